@@ -71,6 +71,11 @@ class GenerationLaw:
         """The tokens of the prompt as a tuple."""
         return tuple(self.prompt_ids.tolist())
 
+    @property
+    def most_new(self) -> int:
+        """Maximum number of new tokens."""
+        return self.max_length - len(self.ids)
+
     @cached_property
     def own_functions(self) -> tuple[str, ...]:
         """The class names of processors and criteria that are not from transformers, and so may keep a state."""

@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import sub
 
 import torch
 
@@ -108,19 +109,19 @@ def _twisted(
     -------
     scores : torch.Tensor
         Scores that tokens are drawn from. Rows without a twist are unchanged.
-    own : dict of int to torch.Tensor
+    itself : dict of int to torch.Tensor
         For each row with a twist, log a of its tokens in nats, ``[columns]``, float64.
     """
-    own = dict(zip(rows, scores[rows].double().log_softmax(-1), strict=True))
+    itself = dict(zip(rows, scores[rows].double().log_softmax(-1), strict=True))
     twisted = scores.clone()  # a copy: if a twist raises, other rows restart from ``scores``
-    for row, values in own.items():
+    for row, values in itself.items():
         tokens = None if candidates is None else candidates[row].cpu().numpy()
         factors = attempts[row].launch.twist.log_factors(  # type: ignore[union-attr]
             attempts[row].token_ids, tokens, values.cpu().numpy()
         )
         sums = values + torch.from_numpy(factors).to(values.device)
         twisted[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits
-    return twisted, own
+    return twisted, itself
 
 
 def _end(attempt: AttemptState) -> None:
@@ -137,7 +138,7 @@ def _keep_laws(
     candidates: torch.Tensor | None,
     attempts: Sequence[AttemptState],
     left: Sequence[float],
-    own: Mapping[int, torch.Tensor],
+    itself: Mapping[int, torch.Tensor],
 ) -> None:
     """Cache the distributions of next tokens at the attempts' cached prefixes."""
     places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
@@ -146,9 +147,9 @@ def _keep_laws(
         some = None if candidates is None else candidates[rows]
         for row, law in zip(rows, token_laws(scores[rows], some), strict=True):
             law.log_left = left[row]
-            if row in own:
-                columns = _columns(law.tokens, None if candidates is None else candidates[row])
-                law.log_lefts = _without(own[row][columns].tolist(), law.log_probabilities)
+            if row in itself:
+                values = itself[row][_columns(law.tokens, None if candidates is None else candidates[row])]
+                law.log_lefts = array("d", map(sub, values.tolist(), law.log_probabilities))
             attempts[row].place.law = law
 
 
@@ -160,22 +161,18 @@ def _columns(tokens: Sequence[int], candidates: torch.Tensor | None) -> list[int
     return [place[token] for token in tokens]
 
 
-def _without(own: Sequence[float], drawn: Sequence[float]) -> array[float]:
-    return array("d", [a - b for a, b in zip(own, drawn, strict=True)])
-
-
 def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
     """Draw for attempts of one mode and equal warpers; if that raises, for each request separately."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
         left = [0.0] * len(attempts)
-        own: dict[int, torch.Tensor] = {}
+        itself: dict[int, torch.Tensor] = {}
         twisted = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
         if twisted:
             require_drawable(scores)
-            scores, own = _twisted(scores, candidates, attempts, twisted)
+            scores, itself = _twisted(scores, candidates, attempts, twisted)
         if all(attempt.launch.mask is None for attempt in attempts):
-            return _chosen(scores, candidates, attempts, chance, left, own)
+            return _chosen(scores, candidates, attempts, chance, left, itself)
         require_drawable(scores)
         scores, left = _masked(scores, candidates, attempts)
         for attempt, log_left in zip(attempts, left, strict=True):
@@ -188,17 +185,17 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Seque
         if rows:
             some = None if candidates is None else candidates[rows]
             kept, its = [attempts[row] for row in rows], [chance[row] for row in rows]
-            own = {place: own[row] for place, row in enumerate(rows) if row in own}
-            tokens[rows] = _chosen(scores[rows], some, kept, its, [left[row] for row in rows], own)
+            itself = {place: itself[row] for place, row in enumerate(rows) if row in itself}
+            tokens[rows] = _chosen(scores[rows], some, kept, its, [left[row] for row in rows], itself)
         return tokens
     except torch.OutOfMemoryError:
         raise
     except BaseException as error:
-        caught = own_error(error)
+        own = own_error(error)
         parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
         if len(parts) == 1:
             for attempt in attempts:
-                attempt.fail(caught)
+                attempt.fail(own)
             return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
     return _drawn_apart(parts, logits, attempts, chance)
 
@@ -209,16 +206,16 @@ def _chosen(
     attempts: Sequence[AttemptState],
     chance: Sequence[float],
     left: Sequence[float],
-    own: Mapping[int, torch.Tensor],
+    itself: Mapping[int, torch.Tensor],
 ) -> torch.Tensor:
     """Choose a token for each attempt, and cache the distributions that they were drawn from."""
-    before = [attempt.log_probability for attempt in attempts]
+    before = {row: attempts[row].log_probability for row in itself}
     tokens = choose_tokens(scores, attempts, chance, candidates)  # raises for NaN, which must not be cached
-    for row, values in own.items():
+    for row, values in itself.items():
         attempt = attempts[row]
         (column,) = _columns(attempt.token_ids[-1:], None if candidates is None else candidates[row])
         attempt.log_left += float(values[column]) - (attempt.log_probability - before[row])
-    _keep_laws(scores, candidates, attempts, left, own)
+    _keep_laws(scores, candidates, attempts, left, itself)
     return tokens
 
 

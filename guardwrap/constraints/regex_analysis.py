@@ -20,10 +20,10 @@ import regex
 
 from guardwrap.constraints.utf8 import characters
 from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
-from guardwrap.documents.time_limits import check_deadline, within
+from guardwrap.documents.time_limits import check_deadline, matches, within
 from guardwrap.errors import ConstraintError, quoted
 
-__all__ = ["Extent", "character_kinds", "compile_pattern", "extent", "filtered_warnings"]
+__all__ = ["Extent", "Occurrences", "character_kinds", "compile_pattern", "extent", "filtered_warnings", "occurrences"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
@@ -179,6 +179,43 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
         return Extent(max(reaches, default=0), widest, only_consumes, dies)
     except _Unknown:
         return Extent(None, widest, only_consumes, dies)
+
+
+class Occurrences(NamedTuple):
+    """An expression of something that occurs in texts.
+
+    Parameters
+    ----------
+    compiled
+        The compiled expression.
+    reach
+        How many characters from the start of a match decide where it ends; None if not known.
+    """
+
+    compiled: Any
+    reach: int | None
+
+    def find(self, text: str, *, settled: bool = False) -> Iterator[Any]:
+        """Yield the matches in a text; if ``settled``, those that every text that begins with it has."""
+        if settled and self.reach is None:
+            return
+        last = len(text) - (self.reach or 0) * settled
+        yield from (match for match in matches(self.compiled, text) if match.start() <= last)
+
+
+def occurrences(pattern: str, *, ignore_case: bool) -> Occurrences:
+    """Return an expression of something that occurs in texts.
+
+    Raises
+    ------
+    ConstraintError
+        If the expression is invalid, or matches the empty text.
+    """
+    flags = ("ignorecase",) if ignore_case else ()
+    compiled = compile_pattern(pattern, flags)
+    if compiled.fullmatch("") is not None:
+        raise ConstraintError("it matches the empty text, which occurs everywhere")
+    return Occurrences(compiled, extent(pattern, flags).reach)
 
 
 def _last_words(parsed: Any) -> int:

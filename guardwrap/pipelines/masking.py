@@ -229,7 +229,7 @@ class ConstraintMask:
     @property
     def full(self) -> int:
         """The largest number of new tokens, at which a text is cut off."""
-        return self.law.max_length - len(self.law.ids)
+        return self.law.most_new
 
     def _over(self, token_ids: Sequence[int], token: int) -> bool:
         return len(token_ids) + 1 >= self.full or token in self.law.end_ids

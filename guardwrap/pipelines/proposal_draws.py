@@ -76,7 +76,7 @@ class ProposedCall(Call):
         others = self.source.prompts(((number, self._rewritten(prompt)) for number, prompt in again), capacity)
         for prompt, other in zip(super().prompts(given, capacity), others, strict=True):
             target, drawn = prompt.law, other.law
-            longest = len(drawn.ids) + target.max_length - len(target.ids)
+            longest = len(drawn.ids) + target.most_new
             require_positions(self.source.pipe.model, len(drawn.ids), longest)
             drawn = dataclasses.replace(drawn, max_length=longest, count=target.count)
             yield dataclasses.replace(prompt, law=drawn, target=target)

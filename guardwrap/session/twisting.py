@@ -107,7 +107,7 @@ class TwistedConstraint:
             If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
         """
         with self._learning:
-            most, states = max(map(_most, prompts)), len(self.states.automaton)
+            most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
             count = -(-ATTEMPTS // len(prompts))
@@ -123,7 +123,7 @@ class TwistedConstraint:
                 self.rounds += 1
 
     def _learning_twist(self, values: Values | None, prompt: PreparedPrompt) -> Twist:
-        return Twist(self.states, values, prompt.law.end_ids, _most(prompt), self.counts)
+        return Twist(self.states, values, prompt.law.end_ids, prompt.law.most_new, self.counts)
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,9 @@ class Twists:
         """Return the twist of a prompt."""
         assert self.constraint.values is not None
         return Twist(
-            self.constraint.states, self.constraint.values, prompt.law.end_ids, _most(prompt), strength=self.strength
+            self.constraint.states,
+            self.constraint.values,
+            prompt.law.end_ids,
+            prompt.law.most_new,
+            strength=self.strength,
         )
-
-
-def _most(prompt: PreparedPrompt) -> int:
-    """Return the most new tokens of a prompt's texts."""
-    return prompt.law.max_length - len(prompt.law.ids)

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, number_in_words, verdict_on_count
 from guardwrap.constraints.kinds.counted_items import Item, found_items, is_run, settled_items, total
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.kinds.word_lists import LISTED, languages_of
+from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
 
 __all__ = ["Count"]
@@ -133,26 +132,11 @@ class Count(TextConstraint):
             raise Unsatisfiable(f"Count min={number_in_words(self.min)} exceeds max={number_in_words(self.max)}")
         object.__setattr__(self, "on", read_view(self.on))
         with about("pattern"):
-            self._compiled, self._reach  # noqa: B018  # so that an invalid expression is noticed now
+            self._occurrences  # noqa: B018  # so that an invalid expression is noticed now
 
     @cached_property
-    def _compiled(self) -> Any:
-        if self.pattern is None:
-            return None
-        compiled = regex_analysis.compile_pattern(self.pattern, self._flags)
-        require(compiled.fullmatch("") is None, "it matches the empty text, which occurs everywhere")
-        return compiled
-
-    @property
-    def _flags(self) -> tuple[str, ...]:
-        return ("ignorecase",) if self.ignore_case else ()
-
-    @cached_property
-    def _reach(self) -> int | None:
-        """How many characters from the start of a match of ``pattern`` decide where it ends; None if not known."""
-        if self.pattern is None:
-            return None
-        return regex_analysis.extent(self.pattern, self._flags).reach
+    def _occurrences(self) -> Occurrences | None:
+        return None if self.pattern is None else occurrences(self.pattern, ignore_case=self.ignore_case)
 
     def measure(self, text: str) -> float:
         """Return the number of items in one string, or their share; with ``each``, that of the most frequent item."""
@@ -180,7 +164,8 @@ class Count(TextConstraint):
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge by the items that count whatever follows."""
-        if self.share_of is not None or (self.of is None and self._reach is None):
+        unsettled = self._occurrences is not None and self._occurrences.reach is None
+        if self.share_of is not None or unsettled:
             return Verdict.UNDECIDED
         if self.each:
             if self.max is None:  # what follows may be an item that is too rare
@@ -190,18 +175,15 @@ class Count(TextConstraint):
         return verdict_on_count(self._number(self._certain(prefix)), self.min, self.max)
 
     def _items(self, text: str) -> Iterator[str]:
-        if self.of is not None:
-            return self._long(found_items(self.of, text, self.language))
-        return self._long(match.group() for match in matches(self._compiled, text))
+        if self._occurrences is not None:
+            return self._long(match.group() for match in self._occurrences.find(text))
+        return self._long(found_items(str(self.of), text, self.language))
 
     def _certain(self, prefix: str) -> Iterator[str]:
         """Yield the items that every text with this prefix has."""
-        if self.of is None:
-            assert self._reach is not None
-            last = len(prefix) - self._reach
-            found = (match.group() for match in matches(self._compiled, prefix) if match.start() <= last)
-            return self._long(found)
-        return self._long(settled_items(self.of, prefix, self.language, exactly=self.unique or self.each))
+        if self._occurrences is not None:
+            return self._long(match.group() for match in self._occurrences.find(prefix, settled=True))
+        return self._long(settled_items(str(self.of), prefix, self.language, exactly=self.unique or self.each))
 
     def _long(self, items: Iterator[str]) -> Iterator[str]:
         return items if self.shortest == 1 else (item for item in items if len(item) >= self.shortest)

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.message_monitor import Context, Undecided
+from guardwrap.constraints.kinds.compared_text import ComparedConstraint
+from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.text_parts import begun_length
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
 from guardwrap.errors import is_count
-from guardwrap.outcomes import Draw
 
 __all__ = ["Copy"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Copy(TextConstraint):
+class Copy(ComparedConstraint):
     """The text is a copy of another text, or begins or ends with one. White space around it does not matter.
 
     Parameters
@@ -79,6 +77,8 @@ class Copy(TextConstraint):
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["copy"] = field(default="copy", kw_only=True)
 
+    compared = "text"
+
     def __post_init__(self) -> None:
         valid = self.text is None or (isinstance(self.text, str) and self.text.strip() != "")
         require(valid, f"text must be a text that is not blank, or None for the prompt, not {shown(self.text)}")
@@ -105,29 +105,6 @@ class Copy(TextConstraint):
             require(self.times == 1 or self.separator not in self._copy, "the separator occurs in what is copied")
             require(self._copy != "", f"text has no {self.unit} in the span {shown(self.span)}")
 
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Compare each text with its own prompt, or with the given text."""
-        return [super(Copy, self._of(draw.prompt)).check([draw])[0] for draw in draws]
-
-    def monitor(self) -> Monitor:
-        """Return a monitor; without a prompt to compare with, one that knows nothing."""
-        return Undecided() if self.text is None else super().monitor()
-
-    def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that compares with the prompt, if it is known as text."""
-        if self.text is None and context.prompt is None:
-            return Undecided()
-        return super(Copy, self._of(context.prompt or "")).monitor_in(context)
-
-    def _of(self, prompt: str) -> Self:
-        """Return the constraint with the prompt as its text, if it has none."""
-        if self.text is not None:
-            return self
-        filled = copy.copy(self)
-        object.__setattr__(filled, "text", prompt)
-        filled.__dict__.pop("_on_completion", None)
-        return filled
-
     @property
     def _copy(self) -> str:
         """What is copied, with one space between words if they are the unit."""
@@ -139,10 +116,6 @@ class Copy(TextConstraint):
 
     def _folded(self, text: str) -> str:
         return text.casefold() if self.ignore_case else text
-
-    def verdict(self, prefix: str, /) -> Verdict:
-        """Compare the prefix; UNDECIDED without a prompt to compare with."""
-        return Verdict.UNDECIDED if self.text is None else super().verdict(prefix)
 
     def holds(self, text: str) -> bool:
         """Compare one string."""

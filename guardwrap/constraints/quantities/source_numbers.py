@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 import regex
 
 from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.message_monitor import Context, Undecided
+from guardwrap.constraints.kinds.compared_text import ComparedConstraint
+from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.quantities.numerals import LOCALES, Numeral, numerals
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
-from guardwrap.outcomes import Draw
 
 __all__ = ["NumbersFrom"]
 
@@ -28,7 +26,7 @@ _LINE_BEFORE = regex.compile(r"(?m)^[ \t>]*\Z")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NumbersFrom(TextConstraint):
+class NumbersFrom(ComparedConstraint):
     """Every number in the text occurs in a source, or in the prompt. Its value counts: 1,000 is 1000.
 
     Parameters
@@ -91,49 +89,17 @@ class NumbersFrom(TextConstraint):
             require_choice(self.source_locale, tuple(LOCALES), "source_locale")
         object.__setattr__(self, "on", read_view(self.on))
         if self.source is not None:
-            count_items(sum(map(len, self._sources)), "the source has")
+            count_items(sum(map(len, self.documents)), "the source has")
             self._known  # noqa: B018  # so that the time for reading it is not charged to a text
-
-    @property
-    def _sources(self) -> tuple[str, ...]:
-        return (self.source,) if isinstance(self.source, str) else tuple(self.source or ())
 
     @cached_property
     def _known(self) -> frozenset[Fraction | str]:
         """The values in the source, and the digits of its numbers without a value."""
         return frozenset(
             number.digits if number.value is None else abs(number.value)
-            for source in self._sources
+            for source in self.documents
             for number in numerals(source, self.source_locale or self.locale)
         )
-
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Compare each text with its own prompt, or with the source."""
-        return [super(NumbersFrom, self._of(draw.prompt)).check([draw])[0] for draw in draws]
-
-    def monitor(self) -> Monitor:
-        """Return a monitor; without a prompt to compare with, one that knows nothing."""
-        return Undecided() if self.source is None else super().monitor()
-
-    def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that compares with the prompt, if it is known as text."""
-        if self.source is None and context.prompt is None:
-            return Undecided()
-        return super(NumbersFrom, self._of(context.prompt or "")).monitor_in(context)
-
-    def _of(self, prompt: str) -> Self:
-        """Return the constraint with the prompt as its source, if it has none."""
-        if self.source is not None:
-            return self
-        filled = copy.copy(self)
-        object.__setattr__(filled, "source", prompt)
-        for cached in ("_on_completion", "_known"):
-            filled.__dict__.pop(cached, None)
-        return filled
-
-    def verdict(self, prefix: str, /) -> Verdict:
-        """Compare the numbers of the prefix; UNDECIDED without a prompt to compare with."""
-        return Verdict.UNDECIDED if self.source is None else super().verdict(prefix)
 
     def _strangers(self, text: str, *, whole: bool) -> Iterator[Numeral]:
         """Yield the numbers that do not occur in the source."""

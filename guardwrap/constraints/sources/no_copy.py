@@ -10,7 +10,8 @@ from typing import Literal
 import regex
 
 from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.sources.source_texts import UNSPACED, ComparedConstraint, folding, plain_documents
+from guardwrap.constraints.kinds.compared_text import ComparedConstraint
+from guardwrap.constraints.sources.source_texts import UNSPACED, folding, plain_documents
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.constraints.words import settled_words, words_of

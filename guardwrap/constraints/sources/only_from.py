@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.sources.named_items import ITEMS, Item, Reference
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
-from guardwrap.documents.time_limits import matches
 from guardwrap.errors import is_count
 
 __all__ = ["OnlyFrom"]
@@ -100,24 +99,11 @@ class OnlyFrom(TextConstraint):
                 require(entry is not None, f"allowed: {shown(one)} is not one of the {self.of} that a list can have")
         object.__setattr__(self, "on", read_view(self.on))
         with about("pattern"):
-            self._compiled, self._reach  # noqa: B018  # so that an invalid expression is noticed now
+            self._occurrences  # noqa: B018  # so that an invalid expression is noticed now
 
     @cached_property
-    def _compiled(self) -> Any:
-        if self.pattern is None:
-            return None
-        compiled = regex_analysis.compile_pattern(self.pattern, self._flags)
-        require(compiled.fullmatch("") is None, "it matches the empty text, which occurs everywhere")
-        return compiled
-
-    @property
-    def _flags(self) -> tuple[str, ...]:
-        return ("ignorecase",) if self.ignore_case else ()
-
-    @cached_property
-    def _reach(self) -> int | None:
-        """How many characters from the start of a match of ``pattern`` decide where it ends; None if not known."""
-        return None if self.pattern is None else regex_analysis.extent(self.pattern, self._flags).reach
+    def _occurrences(self) -> Occurrences | None:
+        return None if self.pattern is None else occurrences(self.pattern, ignore_case=self.ignore_case)
 
     @cached_property
     def _list(self) -> frozenset[str]:
@@ -154,15 +140,13 @@ class OnlyFrom(TextConstraint):
 
     def _items(self, text: str, *, settled: bool = False) -> Iterator[Reference]:
         """Yield the items of a text, or those that every text with this prefix has."""
-        if self.of is not None:
+        if self._occurrences is None:
+            assert self.of is not None
             yield from ITEMS[self.of].find(text, settled)
             return
-        if settled and self._reach is None:
-            return
-        last = len(text) - (self._reach or 0) if settled else len(text)
-        for match in matches(self._compiled, text):
-            if match.start() <= last:
-                yield Reference(self._plain((match[1] if self._compiled.groups else match[0]) or ""))
+        groups = self._occurrences.compiled.groups
+        for match in self._occurrences.find(text, settled=settled):
+            yield Reference(self._plain((match[1] if groups else match[0]) or ""))
 
     def _is_allowed(self, item: Reference) -> bool:
         return item.form in self._list or any(wider in self._list for wider in item.wider)

@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.kinds.compared_text import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.sources.source_texts import (
     UNSPACED,
-    ComparedConstraint,
     folding,
     plain_documents,
     size_in_words,

@@ -1,21 +1,16 @@
-"""Texts that a constraint compares with: documents that it holds, or the prompt."""
+"""Texts that a constraint compares with, in a form that can be compared."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal
 
 import regex
 
 from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.constraints.message_monitor import Context, Undecided
-from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.outcomes import Draw
 
-__all__ = ["UNSPACED", "ComparedConstraint", "folding", "plain_documents", "size_in_words", "without_layout"]
+__all__ = ["UNSPACED", "folding", "plain_documents", "size_in_words", "without_layout"]
 
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 """Scripts without spaces between words, as the content of a set for ``regex``."""
@@ -63,45 +58,3 @@ def folding(form: Literal["NFC", "NFKC"], *, ignore_case: bool) -> TextFolding:
 def size_in_words(words: Sequence[str]) -> int:
     """Count words; in Thai, Lao, Khmer and Burmese, five letters are one."""
     return sum(max(1, len(_LONG_WORD.findall(word)) // _LETTERS_OF_A_WORD) for word in words)
-
-
-class ComparedConstraint(TextConstraint):
-    """A constraint that compares each text with ``source``: documents, or None for the prompt of the text."""
-
-    source: str | Sequence[str] | None
-
-    @property
-    def documents(self) -> tuple[str, ...]:
-        """The documents; none if the prompt is compared and not known yet."""
-        return (self.source,) if isinstance(self.source, str) else tuple(self.source or ())
-
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Compare each text with its own prompt, or with the documents."""
-        return [super(ComparedConstraint, self._of(draw.prompt)).check([draw])[0] for draw in draws]
-
-    def fault_of(self, draw: Draw) -> str:
-        """Return what is wrong with a draw, compared with its own prompt or with the documents."""
-        return super(ComparedConstraint, self._of(draw.prompt)).fault_of(draw)
-
-    def monitor(self) -> Monitor:
-        """Return a monitor; without a prompt to compare with, one that knows nothing."""
-        return Undecided() if self.source is None else super().monitor()
-
-    def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that compares with the prompt, if it is known as text."""
-        if self.source is None and context.prompt is None:
-            return Undecided()
-        return super(ComparedConstraint, self._of(context.prompt or "")).monitor_in(context)
-
-    def verdict(self, prefix: str, /) -> Verdict:
-        """Compare the prefix; UNDECIDED without a prompt to compare with."""
-        return Verdict.UNDECIDED if self.source is None else super().verdict(prefix)
-
-    def _of(self, prompt: str) -> Self:
-        """Return the constraint with the prompt as its source, if it has none."""
-        if self.source is not None:
-            return self
-        filled = copy.copy(self)
-        object.__setattr__(filled, "source", prompt)
-        filled.__dict__.pop("_on_completion", None)
-        return filled

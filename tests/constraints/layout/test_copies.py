@@ -1,4 +1,7 @@
-"""Copies of the prompt and of given texts."""
+"""Copies of the prompt and of given texts.
+
+Covers ``constraints/kinds/compared_text.py`` too.
+"""
 
 from typing import Any
 from unittest.mock import patch
@@ -7,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guardwrap import Copy, Draw, Part, Verdict
+from guardwrap import Copy, Draw, NumbersFrom, Part, Verdict
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.message_monitor import Context
 from guardwrap.errors import ConstraintError
@@ -129,3 +132,9 @@ def test_long_texts_take_little_time() -> None:
         for rule in RULES.values():
             Copy(**rule).accepts(text)
             Copy(**rule).verdict(text)
+
+
+def test_the_fault_of_a_draw_is_judged_by_its_own_prompt() -> None:
+    rule = NumbersFrom()
+    assert rule.fault_of(Draw("7 cups", (), "7 pots and 8 cups", True)).startswith("has the number 8")
+    assert rule.fault_of(Draw("8 cups", (), "8 pots", True)) == ""
