@@ -49,9 +49,9 @@ def load() -> dict[str, dict[str, dict[str, Any]]]:
 
 def checks(classes: dict[str, dict[str, dict[str, Any]]], row: dict[str, Any]) -> dict[str, Check]:
     """Return the checkers of a row of rules.yaml, by package."""
-    found = {}
+    checks = {}
     for package, registry in classes[row["set"]].items():
         checker = registry[row["id"]](row["id"])
         checker.build_description(**row["kwargs"])
-        found[package] = checker.check_following
-    return found
+        checks[package] = checker.check_following
+    return checks

@@ -31,8 +31,8 @@ def constraint_of(rule: Any) -> Constraint:
 
 
 def model_texts() -> list[str]:
-    found: list[str] = json.loads(gzip.decompress((FOLDER / "model_texts.json.gz").read_bytes()))
-    return [text for text in found if text.strip()]
+    texts: list[str] = json.loads(gzip.decompress((FOLDER / "model_texts.json.gz").read_bytes()))
+    return [text for text in texts if text.strip()]
 
 
 def judged(check: checkers.Check, text: str) -> bool | str:
@@ -45,21 +45,21 @@ def judged(check: checkers.Check, text: str) -> bool | str:
 
 def compared(row: dict[str, Any], check: checkers.Check, judge: Constraint, drawn: list[str]) -> dict[str, Any]:
     """Return counts, and the texts of disagreements that no class explains."""
-    found: dict[str, Any] = {"n": len(drawn), "agree": 0, "we accept": 0, "they accept": 0, "accepted": 0}
-    found |= {"classes": {}, "unexplained": []}
+    counts: dict[str, Any] = {"n": len(drawn), "agree": 0, "we accept": 0, "they accept": 0, "accepted": 0}
+    counts |= {"classes": {}, "unexplained": []}
     for text in drawn:
         ours, theirs = judge.accepts(text), judged(check, text)
-        found["accepted"] += ours
+        counts["accepted"] += ours
         if ours is theirs:
-            found["agree"] += 1
+            counts["agree"] += 1
             continue
-        found["they accept" if theirs is True else "we accept"] += theirs is True or ours
+        counts["they accept" if theirs is True else "we accept"] += theirs is True or ours
         name = expected.explanation(row, text, ours, theirs)
         if name is None:
-            found["unexplained"].append((text, ours, theirs))
+            counts["unexplained"].append((text, ours, theirs))
         else:
-            found["classes"][name] = found["classes"].get(name, 0) + 1
-    return found
+            counts["classes"][name] = counts["classes"].get(name, 0) + 1
+    return counts
 
 
 def main() -> None:
@@ -84,16 +84,16 @@ def main() -> None:
         draw = spoken if any(isinstance(part, Language) for part in judge.parts) else mixed
         drawn = texts(seeds, options.texts, zlib.crc32(row["id"].encode()), draw) + of_model
         for package, check in checkers.checks(classes, row).items():
-            found = compared(row, check, judge, drawn)
-            unexplained = found.pop("unexplained")
-            line = {"id": row["id"], "package": package, **found, "unexplained": len(unexplained)}
+            counts = compared(row, check, judge, drawn)
+            unexplained = counts.pop("unexplained")
+            line = {"id": row["id"], "package": package, **counts, "unexplained": len(unexplained)}
             lines.append(line)
             print(json.dumps(line, ensure_ascii=False), flush=True)
             for text, ours, theirs in unexplained[: options.show]:
                 print(f"    ours {ours}, theirs {theirs}: {text!r}", flush=True)
             if unexplained:
                 failed.append(f"{row['id']} ({package}): {len(unexplained)} unexplained")
-            if found["accepted"] in (0, len(drawn)):
+            if counts["accepted"] in (0, len(drawn)):
                 failed.append(f"{row['id']} ({package}): one verdict only")
     if options.out:
         options.out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")

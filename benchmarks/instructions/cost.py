@@ -45,17 +45,17 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """
     both = [line for line in lines if line["declared"]["answered"] and line["functions"]["answered"]]
     ratios = {line["prompt"]: line["declared"]["computed"] / line["functions"]["computed"] for line in both}
-    found: dict[str, Any] = {"prompts": len(lines), "answered by both": len(both)}
+    figures: dict[str, Any] = {"prompts": len(lines), "answered by both": len(both)}
     for way in ("declared", "functions"):
         answered = sum(line[way]["answered"] for line in lines)
         computed = sum(line[way]["computed"] for line in lines)
-        found[way] = {"answered": answered, "computed per answered": round(computed / max(answered, 1))}
-    found["mean ratio"] = round(fmean(ratios.values()), 3) if ratios else None
+        figures[way] = {"answered": answered, "computed per answered": round(computed / max(answered, 1))}
+    figures["mean ratio"] = round(fmean(ratios.values()), 3) if ratios else None
     rules = sorted({rule for line in both for rule in line["rules"]})
-    found["ratio by rule"] = {
+    figures["ratio by rule"] = {
         rule: round(fmean(ratios[line["prompt"]] for line in both if rule in line["rules"]), 2) for rule in rules
     }
-    return found
+    return figures
 
 
 def main() -> None:

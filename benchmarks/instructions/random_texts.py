@@ -192,9 +192,9 @@ def changed(value: str, rng: random.Random) -> str:
 def texts(seeds: Sequence[str], count: int, seed: int, draw: Callable[[random.Random], str] = mixed) -> list[str]:
     """Return texts that are not blank: half drawn, half changes of the seeds, if there are any."""
     rng = random.Random(seed)
-    found: list[str] = []
-    while len(found) < count:
-        new = changed(rng.choice(seeds), rng) if seeds and len(found) % 2 else draw(rng)
+    drawn: list[str] = []
+    while len(drawn) < count:
+        new = changed(rng.choice(seeds), rng) if seeds and len(drawn) % 2 else draw(rng)
         if new.strip():
-            found.append(new)
-    return found
+            drawn.append(new)
+    return drawn

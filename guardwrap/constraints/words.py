@@ -33,12 +33,12 @@ def words_of(text: str) -> list[str]:
 
 def settled_words(prefix: str) -> list[str]:
     """Return the words of a prefix that no continuation can change."""
-    found = list(matches(FIRST_WORD, prefix))
-    if found:
-        end = found[-1].end()
+    words = list(matches(FIRST_WORD, prefix))
+    if words:
+        end = words[-1].end()
         if end == len(prefix) or (end == len(prefix) - 1 and prefix[-1] in _JOINTS):
-            found.pop()
-    return [match.group() for match in found]
+            words.pop()
+    return [match.group() for match in words]
 
 
 def count_spaced_words(text: str) -> int:

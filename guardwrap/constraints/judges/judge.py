@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
-from guardwrap.constraints.kinds.classifier import weights_digest
+from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view, view
-from guardwrap.errors import CheckFailed, is_number
+from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
 __all__ = ["Judge", "JudgeUsage"]
@@ -58,7 +58,7 @@ class _Memory:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Judge(Constraint):
+class Judge(ScoringConstraint):
     r"""A language model gives an answer to a question about the text a probability above, or below, a threshold.
 
     The probability is that of the tokens that begin this answer, in any case, divided by that of the tokens that begin
@@ -135,9 +135,7 @@ class Judge(Constraint):
         require(valid, f"answers must be a list of at least two answers, not {shown(answers)}")
         object.__setattr__(self, "answers", tuple(answers))
         require_choice(self.answer, tuple(answers), "answer")
-        require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
-        object.__setattr__(self, "threshold", float(self.threshold))
-        require_choice(self.side, ("above", "below"), "side")
+        self.require_threshold()
         object.__setattr__(self, "on", read_view(self.on))
         object.__setattr__(self, "usage", JudgeUsage())
         object.__setattr__(self, "_memory", _Memory())
@@ -191,23 +189,8 @@ class Judge(Constraint):
         texts = [view(draw, self.on) for draw in draws]
         flat = [(text, draw.prompt) for draw, group in zip(draws, texts, strict=True) for text in group or ()]
         scores = iter(self.probabilities([text for text, _ in flat], [prompt for _, prompt in flat]))
-        right = [[self._is_right(next(scores)) for _ in group or ()] for group in texts]
+        right = [[self.is_right(next(scores)) for _ in group or ()] for group in texts]
         return [group is not None and all(each) for group, each in zip(texts, right, strict=True)]
-
-    def _is_right(self, probability: float) -> bool:
-        return probability > self.threshold if self.side == "above" else probability < self.threshold
-
-    def spec(self) -> dict[str, Any]:
-        """Return the canonical form. A pipeline appears as its model's name and a hash of its weights."""
-        spec = super().spec()
-        if not isinstance(self.model, str):
-            spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
-        return spec
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the model is a pipeline object, not a name."""
-        return not isinstance(self.model, str)
 
     @cached_property
     def _weights(self) -> str:

@@ -18,11 +18,42 @@ from guardwrap.environment.hub import cached_or_online
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["Classifier", "loaded", "weights_digest"]
+__all__ = ["Classifier", "ScoringConstraint", "loaded", "weights_digest"]
+
+
+class ScoringConstraint(Constraint):
+    """A constraint for which a model gives texts a probability, to be compared with a threshold."""
+
+    model: Any
+    threshold: float
+    side: Literal["above", "below"]
+    _weights: Any
+
+    def require_threshold(self) -> None:
+        """Check the threshold and its side."""
+        require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
+        object.__setattr__(self, "threshold", float(self.threshold))
+        require_choice(self.side, ("above", "below"), "side")
+
+    def is_right(self, probability: float) -> bool:
+        """Whether a probability is on the right side of the threshold."""
+        return probability > self.threshold if self.side == "above" else probability < self.threshold
+
+    def spec(self) -> dict[str, Any]:
+        """Return the canonical form. A pipeline appears as its model's name and a hash of its weights."""
+        spec = super().spec()
+        if not isinstance(self.model, str):
+            spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
+        return spec
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the model is a pipeline object, not a name."""
+        return not isinstance(self.model, str)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Classifier(Constraint):
+class Classifier(ScoringConstraint):
     """A text classifier gives a label a probability above, or below, a threshold.
 
     Parameters
@@ -77,9 +108,7 @@ class Classifier(Constraint):
             f"model must be a Hub id, a path or a text-classification pipeline, not {type(self.model).__name__}",
         )
         require(isinstance(self.label, str) and bool(self.label), "label must be a non-empty string")
-        require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
-        object.__setattr__(self, "threshold", float(self.threshold))
-        require_choice(self.side, ("above", "below"), "side")
+        self.require_threshold()
         require_choice(self.too_long, ("raise", "truncate"), "too_long")
         require(
             is_count(self.batch_size) and self.batch_size > 0,
@@ -146,24 +175,7 @@ class Classifier(Constraint):
         texts = [view(draw, self.on) for draw in draws]
         unique = list(dict.fromkeys(text for group in texts for text in group or ()))
         scores = dict(zip(unique, self.probabilities(unique), strict=True))
-        above = self.side == "above"
-        return [
-            group is not None
-            and all(scores[text] > self.threshold if above else scores[text] < self.threshold for text in group)
-            for group in texts
-        ]
-
-    def spec(self) -> dict[str, Any]:
-        """Return the canonical form. A pipeline appears as its model's name and a hash of its labels and weights."""
-        spec = super().spec()
-        if not isinstance(self.model, str):
-            spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
-        return spec
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the model is a pipeline object, not a name."""
-        return not isinstance(self.model, str)
+        return [group is not None and all(self.is_right(scores[text]) for text in group) for group in texts]
 
     @cached_property
     def _weights(self) -> str:

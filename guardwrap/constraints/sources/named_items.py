@@ -282,9 +282,9 @@ def _work(spelled: str) -> str:
 
 
 def _citation_entry(entry: str) -> str | None:
-    found = list(_citations(entry, False)) or list(_citations(f"({entry})", False))
-    if found:
-        return found[0].form if len(found) == 1 else None
+    references = list(_citations(entry, False)) or list(_citations(f"({entry})", False))
+    if references:
+        return references[0].form if len(references) == 1 else None
     return entry.strip().lstrip("@^")
 
 

@@ -113,8 +113,8 @@ class NoCopy(ComparedConstraint):
         if self.share is None:
             documents = list(self._sources)
             return not any(run in document for run in runs for document in documents)
-        found = set(runs)
-        return all(len(found & document) <= self.share * len(document) for document in self._sources)
+        its = set(runs)
+        return all(len(its & document) <= self.share * len(document) for document in self._sources)
 
 
 _MOST = 100
