@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from guardwrap.cli.signals import ends_at_once
-from guardwrap.constraints.files.constraint_file import TITLE, json_schema
+from guardwrap.constraints.files.constraint_file import TITLE, json_schema, parse
+from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError
 
 __all__ = ["editor_schema", "init"]
 
 SCHEMA = "guardwrap.schema.json"
 
-FILE = f"""\
+HEAD = f"""\
 # yaml-language-server: $schema=./{SCHEMA}
 # Rules for every text. Try them without a model:
 #     guardwrap check PATH "I drink a cup of tea."
+"""
+
+FILE = f"""\
+{HEAD}\
 # Lines such as "# match: any" show defaults. To change one, remove the "# " and edit the value.
 guardwrap: 1
 name: my-rules
@@ -92,9 +99,18 @@ examples:
 
 def init(
     path: Annotated[Path, typer.Argument(show_default=True, help="The file to write.")] = Path("rules.yaml"),
+    mention: Annotated[list[str] | None, typer.Option(help="A word or phrase that must occur. Repeatable.")] = None,
+    never: Annotated[list[str] | None, typer.Option(help="A word or phrase that must not occur. Repeatable.")] = None,
+    max_sentences: Annotated[int | None, typer.Option(min=1, help="The most sentences.")] = None,
+    max_words: Annotated[int | None, typer.Option(min=1, help="The most words.")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="Language of the text, such as de. Repeatable.")] = None,
+    parses: Annotated[str | None, typer.Option(help="Format that the text must be in, such as json.")] = None,
+    use: Annotated[
+        list[str] | None, typer.Option(help="A ready-made constraint, by its name in the catalogue. Repeatable.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a first constraint file.
+    """Write a first constraint file: with the rules of the options, or without options an example to edit.
 
     Also writes its JSON Schema to the same folder. With it, editors complete and check the file offline: VS Code with
     the YAML extension, and others with yaml-language-server.
@@ -108,9 +124,45 @@ def init(
         )
     if schema.exists() and not _is_ours(schema):
         raise UsageError(f"{str(schema)!r} exists and is not a guardwrap schema; move it away")
+    limits = {"sentences": max_sentences, "words": max_words}
+    rules = _rules(mention or (), never or (), limits, language or (), parses, use or ())
+    text = (_document(rules) if rules else FILE).replace("PATH", str(path), 1)  # "PATH" may also be a word of a rule
+    parse(text, path=str(path))
     schema.write_text(json.dumps(editor_schema(), indent=1) + "\n", encoding="utf-8")
-    path.write_text(FILE.replace("PATH", str(path)), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     typer.echo(f'wrote {path}, and {schema} for editors; try: guardwrap check {path} "I drink a cup of tea."')
+
+
+def _rules(
+    mention: Sequence[str],
+    never: Sequence[str],
+    limits: Mapping[str, int | None],
+    languages: Sequence[str],
+    parses: str | None,
+    ready_made: Sequence[str],
+) -> list[dict[str, Any] | str]:
+    """Return what the options ask for, as the items of a constraint file."""
+    rules: list[dict[str, Any] | str] = []
+    for words, match in ((mention, "all"), (never, "none")):
+        if words:
+            rules.append({"kind": "keyword", "words": list(words), "match": match})
+    for unit, most in limits.items():
+        if most is not None:
+            rules.append({"kind": "length", "max": most, "unit": unit})
+    if languages:
+        rules.append({"kind": "language", "languages": list(languages)})
+    if parses is not None:
+        rules.append({"kind": "parses", "language": parses})
+    return rules + [PREFIX + name.removeprefix(PREFIX) for name in ready_made]
+
+
+def _document(rules: Sequence[dict[str, Any] | str]) -> str:
+    lines = [
+        yaml.safe_dump(rule, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+        for rule in rules
+    ]
+    items = [line.removesuffix("...\n").strip() for line in lines]
+    return HEAD + "guardwrap: 1\nconstraint:\n" + "".join(f"  - {item}\n" for item in items)
 
 
 def _is_ours(path: Path) -> bool:

@@ -50,6 +50,48 @@ def test_init_writes_a_file_that_holds(tmp_path):
     assert "guardwrap check rules.yaml" in Path("rules.yaml").read_text()
 
 
+def test_init_writes_the_rules_of_its_options(tmp_path):
+    words = ["--mention", "Rückgabe", "--never", "Acme Corp", "--never", "PATH"]
+    limits = ["--max-sentences", "2", "--max-words", "8", "--language", "de", "--use", "no-urls"]
+    assert run("init", *words, *limits).exit_code == 0
+    rules = load("rules.yaml").constraint
+    german = "Die Rückgabe ist bis Ende Mai möglich."
+    assert rules.accepts(german)
+    for broken in (
+        "Die Lieferung ist bis Ende Mai möglich.",
+        f"{german} Acme Corp zahlt.",
+        f"PATH: {german}",
+        "Rückgabe möglich. Bis Mai. Ohne Frist.",
+        f"{german} Sie ist kostenlos.",
+        "Rückgabe: please send everything back before the summer.",
+        "Die Rückgabe steht auf www.laden.de.",
+    ):
+        assert not rules.accepts(broken), broken
+
+
+def test_init_with_a_format(tmp_path):
+    assert run("init", "--parses", "json").exit_code == 0
+    assert load("rules.yaml").constraint.accepts("[1]")
+    assert not load("rules.yaml").constraint.accepts("[1")
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (("--use", "no-urlz"), "did you mean 'no-urls'?"),
+        (("--parses", "jsn"), "did you mean 'json'?"),
+        (("--language", "xx"), "'xx' is not one of"),
+        (("--never", ""), "at least one character"),
+        (("--max-words", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_init_with_an_invalid_rule_writes_nothing(tmp_path, options, cause):
+    result = run("init", *options)
+    assert result.exit_code != 0
+    assert cause in result.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_line_for_editors_leads_to_the_schema_without_a_network(tmp_path):
     (tmp_path / "rules").mkdir()
     assert run("init", "rules/mine.yaml").exit_code == 0
