@@ -305,7 +305,7 @@ FIRST: dict[str, tuple[Constraint, set[str | bytes]]] = {
 
 def mask_of(world: World, constraint: Constraint) -> ConstraintMask:
     ids = world.tokenizer(world.prompt)["input_ids"]
-    law: Any = SimpleNamespace(ids=ids, end_ids=frozenset({0}), max_length=len(ids) + world.max_new_tokens)
+    law: Any = SimpleNamespace(ids=ids, end_ids=frozenset({0}), most_new=world.max_new_tokens)
     stable = StablePrefix(world.tokenizer, lambda new: str(world.tokenizer.decode(new, skip_special_tokens=True)))
     watch = PrefixWatch(PrefixReader(constraint), stable)
     return ConstraintMask(watch, law, constraint, lambda ids, _: world.draw(ids), 0.0, stable.vocabulary)
