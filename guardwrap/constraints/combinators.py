@@ -11,7 +11,7 @@ from pydantic import Field
 
 from guardwrap.constraints.base import COMBINATORS, Constraint, walk
 from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
-from guardwrap.constraints.message_monitor import Context
+from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.monitors import Combined, Negated
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -203,17 +203,23 @@ class Not(Constraint):
     def __repr__(self) -> str:
         return f"~{self.of!r}"
 
+    @cached_property
+    def _waits(self) -> bool:
+        # A value in JSON may be wrong, but a text that turns out not to be JSON is rejected by the negation, too.
+        views = [getattr(part, "on", None) for part in walk(self.of)]
+        return any(isinstance(on, Part) and on.json is not None for on in views)
+
     def monitor(self) -> Monitor:
         """Return a monitor that negates the part's."""
-        return Negated(self.of.monitor())
+        return Undecided() if self._waits else Negated(self.of.monitor())
 
     def monitor_in(self, context: Context, /) -> Monitor:
         """Return a monitor that negates the part's."""
-        return Negated(self.of.monitor_in(context))
+        return Undecided() if self._waits else Negated(self.of.monitor_in(context))
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the part's verdict, negated."""
-        return Verdict(-run_verdict(self.of, prefix))
+        return Verdict.UNDECIDED if self._waits else Verdict(-run_verdict(self.of, prefix))
 
 
 def _negated(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:

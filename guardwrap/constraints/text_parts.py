@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from guardwrap.constraints.base import about, require
+from guardwrap.constraints.json_paths import Step, read_path, settled_values, values_at
 from guardwrap.constraints.regex_analysis import compile_pattern
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline, within
@@ -28,8 +29,8 @@ Split = Callable[[str], list[str]]
 class Part:
     r"""A part of the new text, without the white space around it.
 
-    Give exactly one of the parameters but ``missing``. Only ``word`` goes with ``line``, ``sentence``, ``paragraph`` or
-    ``each``.
+    Give exactly one of the parameters but ``missing``. Two go with others: ``word`` with ``line``, ``sentence``,
+    ``paragraph`` or ``each``, and ``json`` with any.
 
     Parameters
     ----------
@@ -50,6 +51,10 @@ class Part:
         a Han character, a Hiragana or a run of Katakana. With one of the above, a word of that part.
     each
         ``"line"``, ``"sentence"`` or ``"paragraph"``, with ``word``: that word of each one which has so many.
+    json
+        Path of values in a JSON text, as in RFC 9535 without filters: ``$.name``, ``$.items[0]``, ``$.items[*].price``,
+        ``$["a key"]``. Each is a part: a string as it is, another value as JSON. With one of the above, a path in it.
+        A text that is not JSON lacks the part.
     missing
         Decision about texts without the part: ``"fail"`` rejects them, ``"pass"`` accepts them.
 
@@ -64,6 +69,7 @@ class Part:
 
         JSONSchema(schema, on=Part(after="</think>"))
         Regex("^[A-D]$", on={"match": "(?s)Answer: (.*)"})
+        Length(max=20, unit="words", on=Part(message="answer", json="$.summary"))
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
@@ -77,13 +83,15 @@ class Part:
     paragraph: int | None = None
     word: int | None = None
     each: Literal["line", "sentence", "paragraph"] | None = None
+    json: str | None = None
     missing: Literal["fail", "pass"] = "fail"
 
     def __post_init__(self) -> None:
         chosen = [field.name for field in fields(self) if field.name != "missing" and self._has(field.name)]
         outer = [name for name in chosen if name in (*_UNITS, "each")] if "word" in chosen else []
-        if len(set(chosen) - {*outer[:1]}) != 1 or chosen == ["each"]:
-            names = "after, between, match, message, line, sentence, paragraph or word"
+        path = ["json"] if "json" in chosen and len(chosen) > 1 else []
+        if len(set(chosen) - {*outer[:1], *path}) != 1 or set(chosen) <= {"each", *path}:
+            names = "after, between, match, message, line, sentence, paragraph, word or json"
             raise ConstraintError(f"select a part by exactly one of {names}, not {' and '.join(chosen) or 'none'}")
         if self.message not in (None, *MESSAGE):
             raise ConstraintError(f"message={self.message!r} is not one of {', '.join(MESSAGE)}")
@@ -102,6 +110,8 @@ class Part:
             number = getattr(self, name)
             least = "give a whole number of at least 1, or of at most -1"
             require(number is None or (type(number) is int and number != 0), f"{name}={number!r}: {least}")
+        if self.json is not None:
+            self.json_steps  # noqa: B018  # so that an invalid path is noticed now
         if self.match is not None:
             if not isinstance(self.match, str):
                 raise ConstraintError(f"match is not a regular expression: {self.match!r}")
@@ -113,10 +123,15 @@ class Part:
         """The compiled expression of ``match``."""
         return compile_pattern(str(self.match))
 
+    @cached_property
+    def json_steps(self) -> tuple[Step, ...]:
+        """The steps of ``json``."""
+        return read_path(str(self.json))
+
     @property
     def has_markers(self) -> bool:
         """Whether markers select the part, so that a monitor can read it alone."""
-        return self.after is not None or self.between is not None
+        return self.json is None and (self.after is not None or self.between is not None)
 
     def _has(self, name: str) -> bool:
         return getattr(self, name) is not None
@@ -143,10 +158,20 @@ def selected(text: str, part: Part, split: Mapping[str, Split]) -> list[str] | N
     split
         Functions that split a text into its ``"line"``, ``"sentence"`` and ``"paragraph"`` parts.
     """
-    pieces = _pieces(text, part, split)
-    if pieces:
-        return [piece.strip() for piece in pieces]
-    return [] if part.missing == "pass" else None
+    return values_within([piece.strip() for piece in _pieces(text, part, split)] or None, part)
+
+
+def values_within(pieces: list[str] | None, part: Part) -> list[str] | None:
+    """Return the parts within pieces of a text, which are None if the text lacks them, after the path in JSON.
+
+    Returns
+    -------
+    list of str or None
+        None if the text lacks a part and must be rejected; an empty list if it lacks one and is accepted.
+    """
+    if pieces is not None and part.json is not None:
+        pieces = [value.strip() for piece in pieces for value in values_at(piece, part.json_steps)] or None
+    return pieces if pieces is not None or part.missing == "fail" else []
 
 
 def _pieces(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
@@ -177,6 +202,10 @@ def settled(prefix: str, part: Part, split: Mapping[str, Split], whole: Mapping[
         Functions that return only those parts that no continuation can change.
     """
     names = [name for name in (*_UNITS, "word", "each") if getattr(part, name) is not None]
+    if part.json is not None:
+        # A text that will not be JSON lacks the part, and passes with missing="pass".
+        alone = part.spec().keys() == {"json"}
+        return [value.strip() for value in settled_values(prefix, part.json_steps)] if alone else []
     if not names:  # the others have no piece that is settled early
         return []
     if any(getattr(part, name) < 0 for name in names if name not in ("each", "word")):

@@ -156,7 +156,8 @@ def view(draw: Draw, on: View) -> list[str] | None:
         return [draw.begun + text]
     part = message_part(on)
     if part is not None:
-        return _of_message(draw, part, missing=on.missing if isinstance(on, Part) else "fail")
+        strings = _of_message(draw, part)
+        return text_parts.values_within(strings, on) if isinstance(on, Part) else strings
     if isinstance(on, Part):
         return text_parts.selected(text, on, _SPLIT)
     end, _, unit = on.rpartition("_")
@@ -170,13 +171,11 @@ def message_part(on: View) -> str | None:
     return name if name in text_parts.MESSAGE else None
 
 
-def _of_message(draw: Draw, part: str, *, missing: str) -> list[str] | None:
+def _of_message(draw: Draw, part: str) -> list[str] | None:
     if draw.parts is None:
         raise UsageError(NO_MESSAGE.format(part, "here the answer is plain text"))
     strings = dict(draw.parts).get(part)
-    if strings is None:
-        return [] if missing == "pass" else None
-    return [string.strip() for string in strings]
+    return None if strings is None else [string.strip() for string in strings]
 
 
 def settled_parts(prefix: str, on: View) -> list[str]:

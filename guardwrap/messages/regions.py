@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.json.lexical import load_json
 from guardwrap.constraints.message_monitor import THOUGHTS, Event, joined_parts
+from guardwrap.documents.lexical import load_json
 
 __all__ = ["MessageFields", "MessageRegions", "json_text"]
 

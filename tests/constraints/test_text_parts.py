@@ -231,7 +231,7 @@ def test_values_of_a_part() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    ({}, "exactly one of after, between, match, message, line, sentence, paragraph or word, not none"),
+    ({}, "exactly one of after, between, match, message, line, sentence, paragraph, word or json, not none"),
     ({"after": "a", "line": 1}, "not after and line"),
     ({"before": "a"}, "unknown field 'before' of a part"),
     ({"after": " "}, "a marker must be a string that is not blank"),

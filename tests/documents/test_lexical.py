@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from guardwrap.constraints import JSONSchema, Verdict
-from guardwrap.constraints.json.lexical import Exact, has_lone_surrogate, is_multiple, is_whole, load_exact, load_json
+from guardwrap.documents.lexical import Exact, has_lone_surrogate, is_multiple, is_whole, load_exact, load_json
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 

@@ -1,8 +1,9 @@
 """The ``JSONSchema`` constraint: validation of whole JSON texts, and verdicts on texts that are still growing.
 
 Begin with ``json_schema``, the constraint itself. ``schema_validation`` reads a schema (``drafts``, ``references``,
-``ecma_patterns``, ``formats``) and returns the validator for whole texts (``keywords``, ``lexical``). ``json_monitor``
-is the incremental recognizer, which works on ``subschemas``, ``applicators``, ``frames`` and ``scalars``.
+``ecma_patterns``, ``formats``) and returns the validator for whole texts (``keywords``, ``documents.lexical``).
+``json_monitor`` is the incremental recognizer, which works on ``subschemas``, ``applicators``, ``frames`` and
+``scalars``.
 
 Why not llguidance for prefixes? It is a dependency (see ``grammar``) and reads JSON Schema, but its verdicts are not
 sound for us: it rejects texts that the schema allows, which would change the distribution of accepted texts. Its

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum, auto
 from typing import Any, Self
 
-from guardwrap.constraints.json import frames, lexical
+from guardwrap.constraints.json import frames
 from guardwrap.constraints.json.applicators import (
     LITERALS,
     SATISFIED,
@@ -22,6 +22,7 @@ from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
 from guardwrap.constraints.places import NOT_JSON, WHITE_SPACE, shown_place
 from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
 
 __all__ = ["ApplicatorCache", "JSONMonitor"]

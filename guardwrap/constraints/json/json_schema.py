@@ -14,7 +14,6 @@ from pydantic_core import core_schema
 
 from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
 from guardwrap.constraints.json.python_types import is_type, schema_of, type_adapter_of
@@ -27,6 +26,7 @@ from guardwrap.constraints.places import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHIT
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, message_part, read_view, view
+from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
@@ -251,6 +251,8 @@ class JSONSchema(TextConstraint):
     @property
     def parses(self) -> bool:
         """Whether a text has one value: on the whole text, or on one part of it."""
+        if isinstance(self.on, Part) and self.on.json is not None:
+            return False
         if (part := message_part(self.on)) is not None:
             return part != "tool_calls"
         return self.on == "completion" or (isinstance(self.on, Part) and self.on.between is None)

@@ -14,9 +14,9 @@ from typing import Any
 import jsonschema
 from referencing.jsonschema import DRAFT202012
 
-from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
+from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import check_deadline, within
 
 __all__ = ["VALIDATOR", "UnionError", "canonical", "fits"]

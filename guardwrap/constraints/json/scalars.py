@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.json.drafts import WHOLE
-from guardwrap.constraints.json.lexical import Exact, is_whole
+from guardwrap.documents.lexical import Exact, is_whole
 from guardwrap.documents.time_limits import check_deadline, within
 
 __all__ = ["NumberRange", "Pattern", "Words", "limits_of"]

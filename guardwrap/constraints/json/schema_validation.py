@@ -17,12 +17,12 @@ from urllib.parse import urldefrag
 from jsonschema import ValidationError
 from referencing.jsonschema import DRAFT202012
 
-from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.drafts import DISCRIMINATOR, DRAFTS, UNDECLARED, Draft, draft_of, modernize, subschemas
 from guardwrap.constraints.json.ecma_patterns import compile_expression
 from guardwrap.constraints.json.formats import FORMATS
 from guardwrap.constraints.json.keywords import VALIDATOR, UnionError
 from guardwrap.constraints.json.references import References, meta_schemas
+from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest

@@ -14,9 +14,9 @@ from referencing.jsonschema import DRAFT202012
 
 from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
-from guardwrap.constraints.json.lexical import Exact
 from guardwrap.constraints.json.scalars import NumberRange, Pattern, Words, limits_of
 from guardwrap.constraints.regex_analysis import extent
+from guardwrap.documents.lexical import Exact
 from guardwrap.documents.time_limits import check_deadline
 
 __all__ = ["Arrays", "InPlace", "Objects", "Schema", "Strings", "Subschema"]

@@ -80,7 +80,7 @@ class TextConstraint(Constraint):
         """Return a monitor that reads on from the prompt, or only the part of the message that is judged."""
         part = message_part(self.on)
         if part is not None:
-            if context.message is None:
+            if context.message is None or (isinstance(self.on, Part) and self.on.json is not None):
                 return Undecided()
             regions, before = context.message
             inner = self._on_completion.monitor()
@@ -155,7 +155,7 @@ class TextConstraint(Constraint):
                 return Verdict.VIOLATED
         except CheckFailed:  # the check of the whole text raises it again
             return Verdict.UNDECIDED
-        one = self.on.each is None if isinstance(self.on, Part) else self.on.startswith("first_")
+        one = self.on.each is self.on.json is None if isinstance(self.on, Part) else self.on.startswith("first_")
         return Verdict.SATISFIED if parts and one else Verdict.UNDECIDED
 
 

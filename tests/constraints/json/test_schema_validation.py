@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from guardwrap.constraints import JSONSchema
 from guardwrap.constraints.json.keywords import canonical
-from guardwrap.constraints.json.lexical import load_exact
 from guardwrap.constraints.json.schema_validation import read_schema
+from guardwrap.documents.lexical import load_exact
 from guardwrap.errors import ConstraintError
 from tests.constraints.fixtures_strategies import TYPES, profile
 

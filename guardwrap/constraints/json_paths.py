@@ -1,0 +1,96 @@
+"""Values of JSON texts, selected by a path such as ``$.items[*].price``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from guardwrap.constraints.base import require, shown
+from guardwrap.documents.lexical import Exact, load_exact
+
+__all__ = ["Step", "read_path", "settled_values", "values_at"]
+
+Step = str | int | None
+"""A step of a path: the name of a member, the place of an item, or None for each member or item."""
+
+_STEP = re.compile(
+    r"""\.(?P<name>[^\W\d]\w*)|\[(?P<place>-?\d{1,9})\]|\[(?P<quoted>"(?:[^"\\]|\\.)*"|'[^'\\]*')\]|\.\*|\[\*\]"""
+)
+
+
+def read_path(path: str) -> tuple[Step, ...]:
+    """Return the steps of a path: a part of RFC 9535, with names, places, ``*`` and no filters.
+
+    Raises
+    ------
+    ConstraintError
+        If the path is none.
+    """
+    steps: list[Step] = []
+    valid = isinstance(path, str) and path.startswith("$")
+    place = 1
+    while valid and place < len(path):
+        match = _STEP.match(path, place)
+        valid = match is not None
+        if match is not None:
+            steps.append(_step(match))
+            place = match.end()
+    require(valid, f"json={shown(path)} is not a path such as $.items[*].price")
+    return tuple(steps)
+
+
+def _step(match: re.Match[str]) -> Step:
+    if match["place"] is not None:
+        return int(match["place"])
+    if match["quoted"] is None:
+        return match["name"]
+    quoted = match["quoted"]
+    return quoted[1:-1] if quoted.startswith("'") else str(json.loads(quoted, strict=False))
+
+
+def values_at(text: str, steps: Sequence[Step]) -> list[str]:
+    """Return the values at a path: strings as they are, others as JSON. None of them if it is not JSON."""
+    try:
+        return [_spelled(value) for value in _at(load_exact(text), steps)]
+    except (ValueError, OverflowError, RecursionError):
+        return []
+
+
+def settled_values(prefix: str, steps: Sequence[Step]) -> list[str]:
+    """Return the values at a path that each JSON text with this prefix has.
+
+    These are strings, ``true``, ``false`` and ``null`` only: a number's spelling is not known, and other values grow.
+    """
+    if any(isinstance(step, int) and step < 0 for step in steps):
+        return []
+    try:
+        values = _at(from_json(prefix, allow_partial=True), steps)
+        return [_spelled(value) for value in values if value is None or isinstance(value, str | bool)]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _at(value: Any, steps: Sequence[Step]) -> Iterator[Any]:
+    if not steps:
+        yield value
+        return
+    step, rest = steps[0], steps[1:]
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = list(value.values()) if step is None else [value[step]] if step in value else []
+    elif isinstance(value, list):
+        inner = value if step is None else _nth(value, step)
+    for each in inner:
+        yield from _at(each, rest)
+
+
+def _nth(items: list[Any], step: Step) -> list[Any]:
+    return [items[step]] if isinstance(step, int) and -len(items) <= step < len(items) else []
+
+
+def _spelled(value: Any) -> str:
+    return str(value) if isinstance(value, str | Exact) else json.dumps(value, ensure_ascii=False, default=float)
