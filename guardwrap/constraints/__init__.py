@@ -17,6 +17,7 @@ from guardwrap.constraints.files.named import any_constraint as _any_constraint 
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.entails import Entails
 from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
@@ -54,6 +55,7 @@ __all__ = [
     "Count",
     "Depth",
     "Edges",
+    "Entails",
     "Finished",
     "Grammar",
     "JSONSchema",

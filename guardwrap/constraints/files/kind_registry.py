@@ -14,6 +14,7 @@ from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.entails import Entails
 from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
@@ -49,6 +50,7 @@ _OURS: dict[str, type[Constraint]] = {
     "count": Count,
     "depth": Depth,
     "edges": Edges,
+    "entails": Entails,
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,

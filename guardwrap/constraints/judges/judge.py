@@ -16,7 +16,7 @@ from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.kinds.text import require_choice
-from guardwrap.constraints.views import View, read_view, view
+from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
@@ -125,10 +125,7 @@ class Judge(ScoringConstraint):
             isinstance(self.question, str) and "{text}" in self.question,
             f"question={shown(self.question)} needs {{text}} where the text belongs",
         )
-        require(
-            (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
-            f"model must be a Hub id, a path or a text-generation pipeline, not {type(self.model).__name__}",
-        )
+        self.require_model("text-generation")
         answers = self.answers
         valid = isinstance(answers, Sequence) and not isinstance(answers, str) and len(answers) > 1
         valid = valid and all(isinstance(each, str) and each.strip() for each in answers)
@@ -157,12 +154,18 @@ class Judge(ScoringConstraint):
         prompts
             The prompt of each text, for questions with ``{prompt}``; None for empty ones.
         """
-        pairs = list(zip(texts, prompts or [""] * len(texts), strict=True))
-        if "{prompt}" not in self.question:
-            pairs = [(text, "") for text, _ in pairs]
+        pairs = zip(texts, prompts or [""] * len(texts), strict=True)
+        return self.scores([self.model_input(Draw(prompt, (), text), text) for text, prompt in pairs])
+
+    def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
+        """Return the text, and the prompt if the question contains it."""
+        return text, draw.prompt if "{prompt}" in self.question else ""
+
+    def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
+        """Return the answer's probability for pairs of a text and a prompt."""
         memory: _Memory = self._memory  # type: ignore[attr-defined]
         with memory.lock:  # two threads would ask the same question
-            return [self._answered(memory.known, *pair) for pair in pairs]
+            return [self._answered(memory.known, text, prompt) for text, prompt in inputs]
 
     def _answered(self, known: OrderedDict[tuple[str, str], float], text: str, prompt: str) -> float:
         usage: JudgeUsage = self.usage  # type: ignore[attr-defined]
@@ -183,14 +186,6 @@ class Judge(ScoringConstraint):
         if len(known) > _KEPT:
             known.popitem(last=False)
         return known[text, prompt]
-
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Ask about the strings of each draw's view; all of them must be on the right side of the threshold."""
-        texts = [view(draw, self.on) for draw in draws]
-        flat = [(text, draw.prompt) for draw, group in zip(draws, texts, strict=True) for text in group or ()]
-        scores = iter(self.probabilities([text for text, _ in flat], [prompt for _, prompt in flat]))
-        right = [[self.is_right(next(scores)) for _ in group or ()] for group in texts]
-        return [group is not None and all(each) for group, each in zip(texts, right, strict=True)]
 
     @cached_property
     def _weights(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
+from guardwrap.documents.inputs import readable
 from guardwrap.errors import ConstraintError, ModelError
 
 __all__ = ["LocalAnswers", "Piece", "pieces_of"]
@@ -149,7 +150,7 @@ class LocalAnswers:
 
     def _plain(self, text: str) -> list[str]:
         """Cut a judged text within each added token, special or not, so that it is read as plain text."""
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = readable(text)
         places = [0, *(match.start() + 1 for match in self._added.finditer(text, overlapped=True)), len(text)]
         return [text[start:end] for start, end in pairwise(places)]
 
