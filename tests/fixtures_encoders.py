@@ -29,9 +29,8 @@ def word_tokenizer():
     )
 
 
-def classifier_pipeline(seed=0, max_length=32, labels=("negative", "positive")):
-    fast = word_tokenizer()
-    config = transformers.BertConfig(
+def bert_config(max_length=32, labels=("negative", "positive")):
+    return transformers.BertConfig(
         vocab_size=len(WORDS),
         hidden_size=16,
         num_hidden_layers=1,
@@ -43,9 +42,20 @@ def classifier_pipeline(seed=0, max_length=32, labels=("negative", "positive")):
         label2id={label: i for i, label in enumerate(labels)},
         initializer_range=1.0,
     )
+
+
+def encoder_pipeline(seed=0):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = transformers.BertForSequenceClassification(config).eval()
+        model = transformers.BertModel(bert_config()).eval()
+    return transformers.pipeline("feature-extraction", model=model, tokenizer=word_tokenizer(), device="cpu")
+
+
+def classifier_pipeline(seed=0, max_length=32, labels=("negative", "positive")):
+    fast = word_tokenizer()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.BertForSequenceClassification(bert_config(max_length, labels)).eval()
     with torch.no_grad():  # so that there are scores below and above 0.5
         logits = model(**fast(TEXTS, padding=True, return_tensors="pt")).logits
         model.classifier.bias -= logits.mean(0)

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import regex
+import torch
 
+ENCODED = ["tea", "time", "coffee", "opens"]
 KIND, RUDE, WRONG = {"lovely", "thanks"}, {"stupid"}, {"ten"}
 
 
@@ -24,6 +26,9 @@ class StandIn:
         return {"input_ids": [words(" ".join(texts)) for texts in zip(*columns, strict=True)]}
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
+        if self.task == "feature-extraction":
+            vectors = [[float(word == each) for each in ENCODED] for word in words(inputs)]
+            return torch.tensor(vectors or [[0.0] * len(ENCODED)])[None]
         return [self._scores(each) for each in inputs]
 
     def _scores(self, each: Any) -> list[dict[str, Any]]:
@@ -45,4 +50,5 @@ def use_stand_ins(monkeypatch: Any) -> None:
     """Let names of models stand for these models."""
     base = "guardwrap.constraints"
     monkeypatch.setattr(f"{base}.kinds.classifier.loaded", lambda task, name: StandIn(task))
+    monkeypatch.setattr(f"{base}.judges.similar.loaded", lambda task, name: StandIn(task))
     monkeypatch.setattr(f"{base}.judges.judge._named", lambda model, answers: StandInAnswers())

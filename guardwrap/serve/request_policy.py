@@ -50,7 +50,7 @@ _KINDS = (
     "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "entails",
     "finished", "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not",
     "numbers_from", "one_of", "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex",
-    "secrets", "split", "tool_calls", "values",
+    "secrets", "similar", "split", "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 

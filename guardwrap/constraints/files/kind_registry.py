@@ -16,6 +16,7 @@ from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.judges.entails import Entails
 from guardwrap.constraints.judges.judge import Judge
+from guardwrap.constraints.judges.similar import Similar
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
@@ -71,6 +72,7 @@ _OURS: dict[str, type[Constraint]] = {
     "readability": Readability,
     "regex": Regex,
     "secrets": Secrets,
+    "similar": Similar,
     "split": Split,
     "tool_calls": ToolCalls,
     "values": Values,

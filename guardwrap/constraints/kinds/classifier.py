@@ -52,11 +52,13 @@ class ScoringConstraint(Constraint):
         require_choice(self.side, ("above", "below"), "side")
 
     def require_model(self, task: str) -> None:
-        """Check that the model is a name, or looks like a pipeline for this task."""
+        """Check that the model is a name, or looks like a pipeline for this task whose numbers do not vary."""
         require(
             (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
             f"model must be a Hub id, a path or a {task} pipeline, not {type(self.model).__name__}",
         )
+        training = getattr(getattr(self.model, "model", None), "training", False) is True
+        require(not training, "model is in training mode, so dropout changes its numbers; call model.eval()")
 
     def is_right(self, score: float) -> bool:
         """Whether a number is on the right side of the threshold."""

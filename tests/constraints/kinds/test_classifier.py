@@ -210,6 +210,13 @@ def test_special_tokens_in_a_text_are_plain_text(pipe, monkeypatch):
     assert [seen[0].count(token) for token in (0, 2, 3)] == [0, 1, 1]
 
 
+def test_a_model_in_training_mode_is_refused():
+    noisy = classifier_pipeline()
+    noisy.model.train()
+    with pytest.raises(ConstraintError, match="training mode"):
+        Classifier(noisy, "positive", 0.5)
+
+
 def test_half_of_a_surrogate_pair_is_a_replacement_character(pipe):
     made = Classifier(pipe, "positive", 0.5)
     assert made.probabilities(["good \ud800"]) == made.probabilities(["good \ufffd"])
