@@ -108,7 +108,7 @@ class ServerAnswers:
         request = urllib.request.Request(f"{where}/chat/completions", data, headers)
         try:
             with urllib.request.build_opener(_NoRedirects).open(request, timeout=endpoint.timeout) as response:
-                answer: bytes = response.read(_MOST_BYTES + 1)
+                answer = self._received(response)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (401, 403):
@@ -124,8 +124,19 @@ class ServerAnswers:
             raise _Again(f"the connection to {where} broke ({type(error).__name__})") from None
         except ValueError:  # from http.client, whose message may quote the key
             raise EndpointError(f"the key for {where} cannot be sent; check OPENAI_API_KEY") from None
-        if len(answer) > _MOST_BYTES:
-            raise EndpointError(f"{where} sends an answer that is too large to be valid; check base_url")
+        return answer
+
+    def _received(self, response: Any) -> bytes:
+        """Read an answer, within limits: the timeout applies to each piece, so small ones could arrive forever."""
+        where, answer, end = self._endpoint.base_url, b"", time.monotonic() + self._endpoint.timeout
+        while piece := response.read1(_MOST_BYTES):
+            answer += piece
+            if len(answer) > _MOST_BYTES:
+                raise EndpointError(f"{where} sends an answer that is too large to be valid; check base_url")
+            if time.monotonic() > end:
+                raise _Again(f"{where} did not finish an answer within {self._endpoint.timeout:g} s")
+        if response.length:
+            raise _Again(f"the connection to {where} broke")
         return answer
 
     def _first_tokens(self, answer: bytes) -> list[tuple[str, float]]:

@@ -4,7 +4,9 @@ import json
 import math
 import pickle
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -30,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.seen: list[tuple[Any, Any, str]] = []
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
+        self.piece, self.pause, self.missing = 2**20, 0.0, 0
         self.reply: Any = lambda question: (200, reply_of(SHARES))
 
     @property
@@ -56,9 +59,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if 300 <= status < 400:
             self.send_header("Location", "http://127.0.0.1:1/v1")
-        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("Content-Length", str(len(answer) + self.server.missing))
         self.end_headers()
-        self.wfile.write(answer)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for start in range(0, len(answer), self.server.piece):
+                self.wfile.write(answer[start : start + self.server.piece])
+                time.sleep(self.server.pause)
 
     def log_message(self, *arguments: Any) -> None:
         pass
@@ -215,6 +221,20 @@ def test_the_key_is_in_no_form_of_the_judge(server: Server) -> None:
     assert SECRET.encode() not in pickle.dumps(judge)
     with pytest.raises(ConstraintError, match="object in memory"):
         dump(judge)
+
+
+def test_an_answer_that_never_ends_is_given_up(server: Server) -> None:
+    server.piece, server.pause = 1, 0.02
+    endpoint = Endpoint(server.url, model="judge", max_retries=0, timeout=0.2)
+    with pytest.raises(EndpointError, match="did not finish an answer"):
+        Judge("{text}?", endpoint).accepts("a")
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(server: Server) -> None:
+    server.missing = 5
+    with pytest.raises(EndpointError, match=r"the connection to .* broke, 3 times in a row"):
+        server.judge().accepts("a")
+    assert len(server.seen) == 3
 
 
 def test_other_calls_continue_while_a_server_is_asked(server: Server) -> None:
