@@ -17,7 +17,9 @@ from guardwrap.constraints.files.named import any_constraint as _any_constraint 
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.entails import Entails
 from guardwrap.constraints.judges.judge import Judge
+from guardwrap.constraints.judges.similar import Similar
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
@@ -54,6 +56,7 @@ __all__ = [
     "Count",
     "Depth",
     "Edges",
+    "Entails",
     "Finished",
     "Grammar",
     "JSONSchema",
@@ -75,6 +78,7 @@ __all__ = [
     "Readability",
     "Regex",
     "Secrets",
+    "Similar",
     "Split",
     "TextConstraint",
     "ToolCalls",

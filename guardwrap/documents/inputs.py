@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["irregular", "is_text"]
+__all__ = ["irregular", "is_text", "readable"]
 
 
 def is_text(text: str) -> bool:
@@ -16,6 +16,11 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def readable(text: str) -> str:
+    """Return a text with U+FFFD in place of each half of a surrogate pair, which no tokenizer accepts."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def irregular(path: str | Path) -> str | None:

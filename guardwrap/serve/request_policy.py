@@ -21,9 +21,9 @@ from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
-from guardwrap.constraints.judges.judge import Judge
-from guardwrap.constraints.kinds.classifier import Classifier
+from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
@@ -47,10 +47,10 @@ __all__ = [
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
-    "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of",
-    "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split",
-    "tool_calls", "values",
+    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "entails",
+    "finished", "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not",
+    "numbers_from", "one_of", "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex",
+    "secrets", "similar", "split", "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -167,7 +167,7 @@ def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
     except (Invalid, GuardwrapError) as error:
         raise in_field(where, error) from None
     for part in walk(file.constraint):  # a file of the catalogue may contain classifiers as well
-        if isinstance(part, Classifier | Judge):
+        if isinstance(part, ScoringConstraint):
             _require_listed(part.model, where, policy)
     return file
 
@@ -199,7 +199,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )
-    if kind in ("classifier", "judge"):
+    if issubclass(kinds()[kind], ScoringConstraint):
         _require_listed(value.get("model"), where, policy)
     inner = value.get("of")
     if kind == "not" and inner is not None:

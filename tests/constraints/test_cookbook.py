@@ -10,6 +10,7 @@ import yaml
 from guardwrap.constraints import Constraint, dump, parse
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint
+from tests.fixtures_stand_in_models import use_stand_ins
 
 PAGE = (Path(__file__).parents[2] / "docs/cookbook.md").read_text(encoding="utf-8")
 TEXTS: dict[str, dict[str, list[str]]] = yaml.safe_load(
@@ -25,6 +26,11 @@ def table_rows(page: str) -> list[tuple[str, str]]:
 
 
 ROWS = table_rows(PAGE)
+
+
+@pytest.fixture(autouse=True)
+def stand_in_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_stand_ins(monkeypatch)
 
 
 def constraint_of(line: str) -> Constraint:

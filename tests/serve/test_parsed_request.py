@@ -295,6 +295,26 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "guardwrap.constraint.model",
             "known: mood",
         ),
+        (
+            {"guardwrap": {"constraint": {"kind": "entails", "premise": "a", "model": "/etc"}}},
+            "guardwrap.constraint.model",
+            "known: mood",
+        ),
+        (
+            {"guardwrap": {"constraint": {"kind": "similar", "texts": "a", "model": "/etc", "threshold": 0.5}}},
+            "guardwrap.constraint.model",
+            "known: mood",
+        ),
+        (
+            {"guardwrap": {"constraint": {"kind": "judge", "question": "{text}", "model": "x@http://evil.example/v1"}}},
+            "guardwrap.constraint.model",
+            "no classifier",
+        ),
+        (
+            {"guardwrap": {"constraint": {"kind": "judge", "question": "{text}", "model": {"base_url": "http://e"}}}},
+            "guardwrap.constraint.model",
+            "no classifier",
+        ),
         ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier"),
         ({"guardwrap": {"constraints": []}}, "guardwrap.constraints", "at least one"),
         ({"guardwrap": {"constraint": {}, "constraints": []}}, "guardwrap.constraints", "not both"),

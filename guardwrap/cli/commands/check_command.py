@@ -18,7 +18,7 @@ from guardwrap.constraints.files.proposal_fields import adapter_misfit
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
-from guardwrap.constraints.kinds.classifier import Classifier
+from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
 from guardwrap.constraints.kinds.text import Length, TextConstraint
@@ -92,7 +92,7 @@ def check(
         way_out = "use the matching one, or, if you mean it, {source: ..., allow_mismatch: true}"
         raise read.source.error(("adapter",), f"{other}; {way_out}")
     user_texts = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
-    if any(isinstance(part, Classifier) for part in walk(read.constraint)):
+    if any(isinstance(part, ScoringConstraint) for part in walk(read.constraint)):
         quieten_transformers()
     expected = [True] * len(read.accepts) + [False] * len(read.rejects)
     if read.sample:

@@ -14,7 +14,9 @@ from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.entails import Entails
 from guardwrap.constraints.judges.judge import Judge
+from guardwrap.constraints.judges.similar import Similar
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
@@ -49,6 +51,7 @@ _OURS: dict[str, type[Constraint]] = {
     "count": Count,
     "depth": Depth,
     "edges": Edges,
+    "entails": Entails,
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
@@ -69,6 +72,7 @@ _OURS: dict[str, type[Constraint]] = {
     "readability": Readability,
     "regex": Regex,
     "secrets": Secrets,
+    "similar": Similar,
     "split": Split,
     "tool_calls": ToolCalls,
     "values": Values,

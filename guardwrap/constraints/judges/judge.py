@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.base import Constraint, require, shown
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
+from guardwrap.constraints.judges.server_answers import ServerAnswers, is_server
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.kinds.text import require_choice
-from guardwrap.constraints.views import View, read_view, view
+from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
@@ -50,7 +51,7 @@ class _Memory:
     """The answers of a judge, and a lock. Copies and other processes begin with an empty one."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self.known: OrderedDict[tuple[str, ...], float] = OrderedDict()
         self.lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
@@ -70,7 +71,8 @@ class Judge(ScoringConstraint):
         A question with ``{text}``, which is replaced by the text, and perhaps ``{prompt}``, by the prompt. Special
         tokens in them are read as plain text. The judge's chat template is applied, if it has one.
     model
-        The judge: a ``text-generation`` pipeline, or the Hub id or path of a causal language model.
+        The judge: a ``text-generation`` pipeline, the Hub id or path of a causal language model, or an ``Endpoint``
+        whose server returns ``top_logprobs``. An endpoint cannot be written in a constraint file.
     answer
         The answer whose probability counts.
     answers
@@ -94,12 +96,16 @@ class Judge(ScoringConstraint):
     ConstraintError
         If a parameter is invalid. Answers are checked with a pipeline at once, with a name at the first question.
     ModelError
-        If the model cannot be loaded, or a question is longer than its context.
+        If the model cannot be loaded, or a question is longer than its context. EndpointError, if a server cannot be
+        used or returns no log-probabilities; a fault of a server is never a rejection.
 
     Notes
     -----
     Texts are judged when they are complete, and after all other parts of the constraint, one by one, so that no number
     depends on the batch. Answers are kept. If the answers have hardly any probability together, CheckFailed is raised.
+
+    A server is sent up to eight questions at the same time, with the endpoint's timeout and retries. It returns the 20
+    most probable tokens; others count as 0. Whether it reads special tokens in a text as plain text depends on it.
 
     Examples
     --------
@@ -125,10 +131,8 @@ class Judge(ScoringConstraint):
             isinstance(self.question, str) and "{text}" in self.question,
             f"question={shown(self.question)} needs {{text}} where the text belongs",
         )
-        require(
-            (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
-            f"model must be a Hub id, a path or a text-generation pipeline, not {type(self.model).__name__}",
-        )
+        if not is_server(self.model):
+            self.require_model("text-generation")
         answers = self.answers
         valid = isinstance(answers, Sequence) and not isinstance(answers, str) and len(answers) > 1
         valid = valid and all(isinstance(each, str) and each.strip() for each in answers)
@@ -143,9 +147,22 @@ class Judge(ScoringConstraint):
             self._asker  # noqa: B018  # report answers that begin alike now, not at the first text
 
     @cached_property
-    def _asker(self) -> LocalAnswers:
+    def _asker(self) -> LocalAnswers | ServerAnswers:
         answers = tuple(self.answers)
+        if is_server(self.model):
+            return ServerAnswers(self.model, answers)
         return _named(self.model, answers) if isinstance(self.model, str) else LocalAnswers(self.model, answers)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether a time limit applies. None can interrupt a request, so servers are asked while others continue."""
+        return not is_server(self.model) and super()._looks
+
+    def spec(self) -> dict[str, Any]:
+        """Return the canonical form. A server appears as its model's name and its address, without the key."""
+        if is_server(self.model):
+            return Constraint.spec(self) | {"model": f"{self.model.model}@{self.model.base_url}"}
+        return super().spec()
 
     def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
         """Return the answer's probability for each text.
@@ -157,40 +174,47 @@ class Judge(ScoringConstraint):
         prompts
             The prompt of each text, for questions with ``{prompt}``; None for empty ones.
         """
-        pairs = list(zip(texts, prompts or [""] * len(texts), strict=True))
-        if "{prompt}" not in self.question:
-            pairs = [(text, "") for text, _ in pairs]
+        pairs = zip(texts, prompts or [""] * len(texts), strict=True)
+        return self.scores([self.model_input(Draw(prompt, (), text), text) for text, prompt in pairs])
+
+    def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
+        """Return the text, and the prompt if the question contains it."""
+        return text, draw.prompt if "{prompt}" in self.question else ""
+
+    def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
+        """Return the answer's probability for pairs of a text and a prompt."""
         memory: _Memory = self._memory  # type: ignore[attr-defined]
-        with memory.lock:  # two threads would ask the same question
-            return [self._answered(memory.known, *pair) for pair in pairs]
-
-    def _answered(self, known: OrderedDict[tuple[str, str], float], text: str, prompt: str) -> float:
         usage: JudgeUsage = self.usage  # type: ignore[attr-defined]
-        if (text, prompt) in known:
-            usage.kept += 1
-            return known[text, prompt]
-        began = time.monotonic()
-        masses = self._asker.masses(pieces_of(self.question, {"text": text, "prompt": prompt}))
-        usage.asked += 1
-        usage.seconds += time.monotonic() - began
-        if not sum(masses) >= _LEAST:  # NaN is not, either; this cannot count as a rejection: under ~ it would pass
-            raise CheckFailed(
-                self.title,
-                f"gave its answers a probability of {sum(masses):.1g} together; ask for one of the answers in the "
-                "question, and use a model that answers at once and is loaded in float32",
-            )
-        known[text, prompt] = masses[self.answers.index(self.answer)] / sum(masses)
-        if len(known) > _KEPT:
-            known.popitem(last=False)
-        return known[text, prompt]
+        with memory.lock:  # two threads would ask the same question
+            unknown = [each for each in dict.fromkeys(inputs) if each not in memory.known]
+            usage.kept += len(inputs) - len(unknown)
+            answers = {each: memory.known[each] for each in inputs if each in memory.known}
+            answers |= self._asked(unknown)
+            memory.known.update({each: answers[each] for each in unknown})
+            while len(memory.known) > _KEPT:
+                memory.known.popitem(last=False)
+        return [answers[each] for each in inputs]
 
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Ask about the strings of each draw's view; all of them must be on the right side of the threshold."""
-        texts = [view(draw, self.on) for draw in draws]
-        flat = [(text, draw.prompt) for draw, group in zip(draws, texts, strict=True) for text in group or ()]
-        scores = iter(self.probabilities([text for text, _ in flat], [prompt for _, prompt in flat]))
-        right = [[self.is_right(next(scores)) for _ in group or ()] for group in texts]
-        return [group is not None and all(each) for group, each in zip(texts, right, strict=True)]
+    def _asked(self, pairs: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], float]:
+        """Ask about pairs of a text and a prompt."""
+        began, usage = time.monotonic(), self.usage  # type: ignore[attr-defined]
+        questions = [pieces_of(self.question, {"text": text, "prompt": prompt}) for text, prompt in pairs]
+        asker = self._asker
+        if isinstance(asker, ServerAnswers):
+            answered = asker.masses(questions)
+        else:
+            answered = [asker.masses(question) for question in questions]
+        usage.asked += len(pairs)
+        usage.seconds += time.monotonic() - began
+        for masses in answered:
+            if not sum(masses) >= _LEAST:  # NaN is not, either; this cannot count as a rejection: under ~ it would pass
+                raise CheckFailed(
+                    self.title,
+                    f"gave its answers a probability of {sum(masses):.1g} together; ask for one of the answers in the "
+                    "question, and use a model that answers at once and is loaded in float32",
+                )
+        place = self.answers.index(self.answer)
+        return {pair: masses[place] / sum(masses) for pair, masses in zip(pairs, answered, strict=True)}
 
     @cached_property
     def _weights(self) -> str:

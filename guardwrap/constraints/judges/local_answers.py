@@ -10,6 +10,7 @@ from typing import Any
 import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
+from guardwrap.documents.inputs import readable
 from guardwrap.errors import ConstraintError, ModelError
 
 __all__ = ["LocalAnswers", "Piece", "pieces_of"]
@@ -55,14 +56,12 @@ class LocalAnswers:
     ModelError
         If the model cannot be loaded.
     ConstraintError
-        If the model is in training mode, or the first token of an answer does not tell it from the others.
+        If the first token of an answer does not tell it from the others.
     """
 
     def __init__(self, model: Any, answers: Sequence[str]) -> None:
         self._model = model
         self._answers = tuple(answers)
-        if self.pipeline.model.training:
-            raise ConstraintError("the judge is in training mode, so dropout changes its answers; call model.eval()")
         self._tokens  # noqa: B018  # so that answers that begin alike are noticed now
 
     @cached_property
@@ -149,7 +148,7 @@ class LocalAnswers:
 
     def _plain(self, text: str) -> list[str]:
         """Cut a judged text within each added token, special or not, so that it is read as plain text."""
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = readable(text)
         places = [0, *(match.start() + 1 for match in self._added.finditer(text, overlapped=True)), len(text)]
         return [text[start:end] for start, end in pairwise(places)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -14,30 +15,72 @@ from pydantic import WithJsonSchema
 from guardwrap.constraints.base import Constraint, require
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view, view
+from guardwrap.documents.inputs import readable
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["Classifier", "ScoringConstraint", "loaded", "weights_digest"]
+__all__ = [
+    "Classifier",
+    "LabelConstraint",
+    "ScoringConstraint",
+    "loaded",
+    "most_tokens",
+    "require_finite",
+    "require_short",
+    "weights_digest",
+]
 
 
 class ScoringConstraint(Constraint):
-    """A constraint for which a model gives texts a probability, to be compared with a threshold."""
+    """A constraint for which a model gives texts a number, to be compared with a threshold."""
 
     model: Any
     threshold: float
     side: Literal["above", "below"]
+    on: View
     _weights: Any
 
     def require_threshold(self) -> None:
-        """Check the threshold and its side."""
+        """Check the threshold, a probability, and its side."""
         require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
+        self.require_side()
+
+    def require_side(self) -> None:
+        """Check the side, and make the threshold a float."""
         object.__setattr__(self, "threshold", float(self.threshold))
         require_choice(self.side, ("above", "below"), "side")
 
-    def is_right(self, probability: float) -> bool:
-        """Whether a probability is on the right side of the threshold."""
-        return probability > self.threshold if self.side == "above" else probability < self.threshold
+    def require_model(self, task: str) -> None:
+        """Check that the model is a name, or looks like a pipeline for this task whose numbers do not vary."""
+        require(
+            (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
+            f"model must be a Hub id, a path or a {task} pipeline, not {type(self.model).__name__}",
+        )
+        training = getattr(getattr(self.model, "model", None), "training", False) is True
+        require(not training, "model is in training mode, so dropout changes its numbers; call model.eval()")
+
+    def is_right(self, score: float) -> bool:
+        """Whether a number is on the right side of the threshold."""
+        return score > self.threshold if self.side == "above" else score < self.threshold
+
+    def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
+        """Return all that the number of one string of a draw depends on."""
+        return (text,)
+
+    @abstractmethod
+    def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
+        """Return the number for each of several different inputs."""
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Score the strings of each draw's view; all of them must be on the right side of the threshold."""
+        views = [view(draw, self.on) for draw in draws]
+        pairs = zip(draws, views, strict=True)
+        inputs = [[self.model_input(draw, text) for text in texts or ()] for draw, texts in pairs]
+        unique = list(dict.fromkeys(each for group in inputs for each in group))
+        scores = dict(zip(unique, self.scores(unique) if unique else (), strict=True))
+        right = [all(self.is_right(scores[each]) for each in group) for group in inputs]
+        return [texts is not None and each for texts, each in zip(views, right, strict=True)]
 
     def spec(self) -> dict[str, Any]:
         """Return the canonical form. A pipeline appears as its model's name and a hash of its weights."""
@@ -52,8 +95,80 @@ class ScoringConstraint(Constraint):
         return not isinstance(self.model, str)
 
 
+class LabelConstraint(ScoringConstraint):
+    """A constraint on the probability of a label that a text-classification pipeline gives a text, or a pair of texts.
+
+    Special tokens in the texts are read as plain text.
+    """
+
+    label: str
+    too_long: Literal["raise", "truncate"]
+    batch_size: int
+
+    cost = 2
+
+    def require_fields(self) -> None:
+        """Check the fields that all of these constraints have."""
+        self.require_model("text-classification")
+        require(isinstance(self.label, str) and bool(self.label), "label must be a non-empty string")
+        self.require_threshold()
+        require_choice(self.too_long, ("raise", "truncate"), "too_long")
+        require(
+            is_count(self.batch_size) and self.batch_size > 0,
+            "batch_size must be a whole number of at least 1",
+        )
+        object.__setattr__(self, "on", read_view(self.on))
+        if not isinstance(self.model, str):
+            self.pipeline  # noqa: B018  # report an unknown label now, not at the first text
+
+    @cached_property
+    def pipeline(self) -> Any:
+        """The loaded pipeline, its labels checked."""
+        pipe = loaded("text-classification", self.model) if isinstance(self.model, str) else self.model
+        labels = [str(name) for name in pipe.model.config.id2label.values()]
+        if self.label not in labels:
+            raise ConstraintError(
+                f"the classifier has no label {self.label!r}{nearest(self.label, labels)}; it has {', '.join(labels)}"
+            )
+        return pipe
+
+    @cached_property
+    def max_tokens(self) -> int:
+        """The classifier's maximum input length in its own tokens, including special tokens."""
+        return most_tokens(self.pipeline)
+
+    def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
+        """Return the label's probability for each text, or pair of texts.
+
+        Raises
+        ------
+        CheckFailed
+            If an input is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
+        """
+        inputs = [tuple(map(readable, each)) for each in inputs]
+        if self.too_long == "raise":
+            require_short(self, self.pipeline, inputs, self.max_tokens, "set too_long='truncate' or ")
+        results = self.pipeline(
+            [text[0] if len(text) == 1 else {"text": text[0], "text_pair": text[1]} for text in inputs],
+            top_k=None,
+            truncation=True,
+            max_length=self.max_tokens,
+            batch_size=self.batch_size,
+            split_special_tokens=True,
+        )
+        probabilities = [next(float(row["score"]) for row in rows if row["label"] == self.label) for rows in results]
+        for probability in probabilities:
+            require_finite(self, probability, "probability")
+        return probabilities
+
+    @cached_property
+    def _weights(self) -> str:
+        labels = sorted((int(index), str(label)) for index, label in self.model.model.config.id2label.items())
+        return weights_digest(self.model.model, repr(labels))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Classifier(ScoringConstraint):
+class Classifier(LabelConstraint):
     """A text classifier gives a label a probability above, or below, a threshold.
 
     Parameters
@@ -100,44 +215,8 @@ class Classifier(ScoringConstraint):
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["classifier"] = field(default="classifier", kw_only=True)
 
-    cost = 2
-
     def __post_init__(self) -> None:
-        require(
-            (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
-            f"model must be a Hub id, a path or a text-classification pipeline, not {type(self.model).__name__}",
-        )
-        require(isinstance(self.label, str) and bool(self.label), "label must be a non-empty string")
-        self.require_threshold()
-        require_choice(self.too_long, ("raise", "truncate"), "too_long")
-        require(
-            is_count(self.batch_size) and self.batch_size > 0,
-            "batch_size must be a whole number of at least 1",
-        )
-        object.__setattr__(self, "on", read_view(self.on))
-        if not isinstance(self.model, str):
-            self.pipeline  # noqa: B018  # report an unknown label now, not at the first text
-
-    @cached_property
-    def pipeline(self) -> Any:
-        """The loaded pipeline, its labels checked."""
-        pipe = loaded("text-classification", self.model) if isinstance(self.model, str) else self.model
-        labels = [str(name) for name in pipe.model.config.id2label.values()]
-        if self.label not in labels:
-            raise ConstraintError(
-                f"the classifier has no label {self.label!r}{nearest(self.label, labels)}; it has {', '.join(labels)}"
-            )
-        return pipe
-
-    @cached_property
-    def max_tokens(self) -> int:
-        """The classifier's maximum input length in its own tokens, including special tokens."""
-        limits = (
-            getattr(self.pipeline.tokenizer, "model_max_length", None),
-            getattr(self.pipeline.model.config, "max_position_embeddings", None),
-        )
-        # A tokenizer without a limit reports 10**30, which its own truncation rejects.
-        return min(10**9, *(int(limit) for limit in limits if limit))
+        self.require_fields()
 
     def probabilities(self, texts: Sequence[str]) -> list[float]:
         """Return the label's probability for each text.
@@ -147,40 +226,59 @@ class Classifier(ScoringConstraint):
         CheckFailed
             If a text is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
         """
-        if not texts:
-            return []
-        if self.too_long == "raise":
-            longest = max(len(ids) for ids in self.pipeline.tokenizer(list(texts), verbose=False)["input_ids"])
-            if longest > self.max_tokens:
-                raise CheckFailed(
-                    self.title,
-                    f"got a text of {longest} tokens, more than its maximum of {self.max_tokens}; set "
-                    "too_long='truncate' or judge a shorter view, e.g. on='last_sentence'",
-                )
-        results = self.pipeline(
-            list(texts), top_k=None, truncation=True, max_length=self.max_tokens, batch_size=self.batch_size
+        return self.scores([(text,) for text in texts]) if texts else []
+
+
+def most_tokens(pipe: Any) -> int:
+    """Return the maximum input length of a pipeline in its tokens, including special tokens."""
+    limits = (
+        getattr(pipe.tokenizer, "model_max_length", None),
+        getattr(pipe.model.config, "max_position_embeddings", None),
+    )
+    # A tokenizer without a limit reports 10**30, which its own truncation rejects.
+    return min([10**9, *(int(limit) for limit in limits if limit)])
+
+
+def require_short(
+    constraint: Constraint, pipe: Any, inputs: Sequence[tuple[str, ...]], most: int, way_out: str = ""
+) -> None:
+    """Raise CheckFailed if a text, or a pair of texts, has more tokens than the model of a pipeline can read.
+
+    Parameters
+    ----------
+    constraint
+        The constraint, for the message.
+    pipe
+        The pipeline.
+    inputs
+        The texts, or pairs of texts.
+    most
+        The most tokens that it can read.
+    way_out
+        The beginning of the advice, before that to judge a shorter view.
+    """
+    columns = map(list, zip(*inputs, strict=True))
+    encoded = pipe.tokenizer(*columns, verbose=False, split_special_tokens=True)
+    longest = max(len(ids) for ids in encoded["input_ids"])
+    if longest > most:
+        what = "a text" if len(inputs[0]) == 1 else "a premise and a text"
+        raise CheckFailed(
+            constraint.title,
+            f"got {what} of {longest} tokens, more than its maximum of {most}; {way_out}judge a shorter view, e.g. "
+            "on='last_sentence'",
         )
-        probabilities = [next(float(row["score"]) for row in rows if row["label"] == self.label) for rows in results]
-        for probability in probabilities:
-            # This cannot count as a rejection, because under ~ it would count as a pass.
-            if not math.isfinite(probability):
-                what = "NaN" if math.isnan(probability) else "an infinite number"
-                raise CheckFailed(
-                    self.title, f"returned {what} instead of a probability; load its model in float32, or use another"
-                )
-        return probabilities
 
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Score the strings of each draw's view; all of them must be on the right side of the threshold."""
-        texts = [view(draw, self.on) for draw in draws]
-        unique = list(dict.fromkeys(text for group in texts for text in group or ()))
-        scores = dict(zip(unique, self.probabilities(unique), strict=True))
-        return [group is not None and all(self.is_right(scores[text]) for text in group) for group in texts]
 
-    @cached_property
-    def _weights(self) -> str:
-        labels = sorted((int(index), str(label)) for index, label in self.model.model.config.id2label.items())
-        return weights_digest(self.model.model, repr(labels))
+def require_finite(constraint: Constraint, number: float, what: str) -> None:
+    """Raise CheckFailed for NaN and infinite numbers. They cannot count as a rejection, which passes under ``~``."""
+    if not math.isfinite(number):
+        kind = "NaN" if math.isnan(number) else "an infinite number"
+        raise CheckFailed(
+            constraint.title, f"returned {kind} instead of a {what}; load its model in float32, or use another"
+        )
+
+
+_ROLES = {"text-generation": "judge", "text-classification": "classifier", "feature-extraction": "encoder"}
 
 
 @lru_cache(maxsize=4)
@@ -197,7 +295,7 @@ def loaded(task: str, name: str) -> Any:
     try:
         return pipeline(task, model=cached_or_online(name))
     except Exception as error:  # the libraries raise anything for a damaged file
-        what = "judge" if task == "text-generation" else "classifier"
+        what = _ROLES[task]
         raise ModelError(f"cannot load the {what} {name!r}: {first_line(error)}") from None
 
 

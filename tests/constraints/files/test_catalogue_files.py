@@ -264,7 +264,7 @@ class StandIn:
         self.model = SimpleNamespace(config=config)
         self.tokenizer = Tokenizer()
 
-    def __call__(self, texts, top_k=1, truncation=False, max_length=None, batch_size=1):
+    def __call__(self, texts, top_k=1, truncation=False, max_length=None, batch_size=1, split_special_tokens=False):
         assert top_k is None
         self.asked += texts
         # The label that counts comes last, and is never the most probable one of several.

@@ -153,13 +153,13 @@ def test_negative_control_a_judge_that_looks_at_the_batch(
     middle = sorted(Judge("{text}?", pipe).probabilities(texts))[len(texts) // 2]
     judge = Judge("{text}?", pipe, threshold=middle + 1e-4)
     gold = world.gold(judge)
-    right = Judge.probabilities
+    right = Judge.scores
 
-    def shifted(self: Any, texts: Any, prompts: Any = None) -> list[float]:
-        found = right(self, texts, prompts)
+    def shifted(self: Any, inputs: Any) -> list[float]:
+        found = right(self, inputs)
         return found[-1:] + found[:-1]
 
-    monkeypatch.setattr(Judge, "probabilities", shifted)
+    monkeypatch.setattr(Judge, "scores", shifted)
     guarded = GuardedGenerator(world.pipeline(), judge, budget=Budget(max_attempts=None), seed=1)
     (outcome,) = guarded.run(world.prompt, num_return_sequences=2_000, **world.settings)
     kept = [draw.token_ids for draw in outcome.draws if draw.token_ids in gold]

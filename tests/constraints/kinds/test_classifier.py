@@ -1,4 +1,4 @@
-"""``Classifier``, with a random network of 16 dimensions that is created here.
+"""``Classifier``, with a random network of 16 dimensions.
 
 Covers ``constraints/views.py`` too.
 """
@@ -8,61 +8,19 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
+pytest.importorskip("transformers")
 
 from guardwrap.constraints import All, Classifier, Keyword, Verdict, dump, parse  # noqa: E402
 from guardwrap.constraints.checking import run_check  # noqa: E402
 from guardwrap.constraints.views import TEXT_VIEWS, view  # noqa: E402
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError  # noqa: E402
 from guardwrap.outcomes import Draw  # noqa: E402
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcde", "good", "bad", ".", "!", "the", "film", "is"]
-TEXTS = [
-    "the film is good .",
-    "bad",
-    "",
-    "a b c d e a b c",
-    "good ! bad . the film\nis good",
-    "unknown words",
-    "the film is bad . the film is good !",
-]
-
-
-def build(seed=0, max_length=32, labels=("negative", "positive")):
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=max_length,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={label: i for i, label in enumerate(labels)},
-        initializer_range=1.0,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = transformers.BertForSequenceClassification(config).eval()
-    with torch.no_grad():  # so that there are scores below and above 0.5
-        logits = model(**fast(TEXTS, padding=True, return_tensors="pt")).logits
-        model.classifier.bias -= logits.mean(0)
-    return transformers.pipeline("text-classification", model=model, tokenizer=fast, device="cpu")
+from tests.fixtures_encoders import TEXTS, classifier_pipeline  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def pipe():
-    return build()
+    return classifier_pipeline()
 
 
 def draws(texts, prompt=""):
@@ -163,7 +121,7 @@ def test_too_long(pipe):
 
 
 def test_a_tokenizer_without_a_limit(pipe):
-    limitless = build()
+    limitless = classifier_pipeline()
     limitless.model.config.max_position_embeddings = 10**30
     made = Classifier(limitless, "positive", 0.5)
     assert made.max_tokens <= 10**9
@@ -206,10 +164,10 @@ def test_bad_fields(fields):
 
 def test_digest(pipe):
     made = Classifier(pipe, "positive", 0.5)
-    assert made == Classifier(build(), "positive", 0.5)
+    assert made == Classifier(classifier_pipeline(), "positive", 0.5)
     assert made == Classifier(pipe, "positive", 0.5, name="nice")
-    assert made != Classifier(build(seed=1), "positive", 0.5)
-    assert made != Classifier(build(labels=("positive", "negative")), "positive", 0.5)
+    assert made != Classifier(classifier_pipeline(seed=1), "positive", 0.5)
+    assert made != Classifier(classifier_pipeline(labels=("positive", "negative")), "positive", 0.5)
     assert made != Classifier(pipe, "negative", 0.5)
     assert made != Classifier(pipe, "positive", 0.6)
     assert made != Classifier(pipe, "positive", 0.5, side="below")
@@ -237,6 +195,33 @@ def test_from_a_folder(pipe, tmp_path):
         Classifier(str(tmp_path), "neutral", 0.5).accepts("good")
 
 
+def test_special_tokens_in_a_text_are_plain_text(pipe, monkeypatch):
+    """Otherwise a text could end its own segment, or hide behind padding."""
+    seen = []
+    right = type(pipe).preprocess
+
+    def noted(self, inputs, **settings):
+        encoded = right(self, inputs, **settings)
+        seen.append(encoded["input_ids"][0].tolist())
+        return encoded
+
+    monkeypatch.setattr(type(pipe), "preprocess", noted)
+    Classifier(pipe, "positive", 0.5).probabilities(["good [SEP] [PAD] bad"])
+    assert [seen[0].count(token) for token in (0, 2, 3)] == [0, 1, 1]
+
+
+def test_a_model_in_training_mode_is_refused():
+    noisy = classifier_pipeline()
+    noisy.model.train()
+    with pytest.raises(ConstraintError, match="training mode"):
+        Classifier(noisy, "positive", 0.5)
+
+
+def test_half_of_a_surrogate_pair_is_a_replacement_character(pipe):
+    made = Classifier(pipe, "positive", 0.5)
+    assert made.probabilities(["good \ud800"]) == made.probabilities(["good \ufffd"])
+
+
 def test_a_model_that_is_not_there(tmp_path):
     missing = tmp_path / "missing"
     missing.mkdir()
@@ -247,7 +232,7 @@ def test_a_model_that_is_not_there(tmp_path):
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_what_is_no_number_is_on_neither_side(side):
     """NaN is not above a threshold, so under ``~`` it would pass."""
-    pipe = build()
+    pipe = classifier_pipeline()
     with torch.no_grad():
         pipe.model.classifier.bias += float("nan")
     sure = Classifier(pipe, "positive", 0.5, side=side, name="sure")
