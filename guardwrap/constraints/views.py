@@ -8,6 +8,7 @@ import regex
 from pydantic import Discriminator, Tag
 
 from guardwrap.constraints import text_parts
+from guardwrap.constraints.sentence_ends import sentences
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.words import settled_words, words_of
 from guardwrap.documents.time_limits import within
@@ -51,63 +52,7 @@ View = Annotated[
 ]
 """What a constraint judges: a view by its name, or a ``Part``."""
 
-# A sentence ends at one of these with closing quotes or brackets, before white space, or at a line break. After those
-# of scripts without spaces, white space is not necessary. There, “ and ‘ only open quotes.
-_UNSPACED_ENDS = "。！？｡।॥។៕။።։"
-_ENDS = f".!?…‼⁇⁈⁉؟۔{_UNSPACED_ENDS}"
-_UNSPACED_CLOSING = "\"'”’)\\]」』）】》〉〕］»›"
-_CLOSING = rf"(?:\s?[»›]|[{_UNSPACED_CLOSING}“‘«‹])*"
-
-# It does not end after an initial, one of these abbreviations, or a number of up to three digits at its beginning, as
-# in a list.
-_ABBREVIATIONS = "|".join(
-    (
-        r"Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|\p{Lu}",
-        r"z|d|u|v|d\.\s?h|u\.\s?a|v\.\s?a|bzw|ca|evtl|ggf|inkl|vgl|Nr|Hr|Fr|Abb",  # German
-        r"p|p\.\s?ex|p\.\s?ej|env|MM|Sra|Srta|Dra|Ud|Uds|núm|pág",  # French, Spanish, Portuguese
-        r"т|т\.\s?[екпд]|ул|им|рис|стр|см|напр|np|tzn|tj|ul|prof|dr",  # Russian, Polish
-    )
-)
-_NUMBERED = "(?:^|[.!?…:\"'”’)\\]]\\s|\n)\\d{1,3}\\."
-# Nor after these before a small letter, or after an ordinal number before a small letter or one of these nouns. While
-# the next word is the beginning of such a noun, the sentence has not ended.
-_BEFORE_SMALL = r"[ap]\.\s?m|usw|u\.\s?s\.\s?w"
-_ORDINAL_NOUNS = (
-    *("Januar", "Jänner", "Februar", "März", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober"),
-    *("November", "Dezember", "Jahrhundert", "Weltkrieg"),
-)
-_BEGUN_NOUNS = sorted({noun[:size] for noun in _ORDINAL_NOUNS for size in range(1, len(noun))}, key=len, reverse=True)
-_CONTINUED = (
-    rf"(?!(?<=(?<!\w)(?:{_BEFORE_SMALL})\.)\s++\p{{Ll}})"
-    rf"(?!(?<=(?<!\w)\d{{1,2}}\.)\s++(?:\p{{Ll}}|{'|'.join(_ORDINAL_NOUNS)}|(?:{'|'.join(_BEGUN_NOUNS)})\Z))"
-    r"(?![\u00a0\u202f][»›])(?!\s»(?<=«[^«»]*»))"  # French quotes have a space within them
-)
-# The first condition is cheap and excludes nearly all white space.
-_AT_SPACE = (
-    rf"(?<=[{_ENDS}{_UNSPACED_CLOSING}“‘«‹])(?<=[{_ENDS}]{_CLOSING})"
-    rf"(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<!{_NUMBERED}){_CONTINUED}\s+|\s*\n\s*"
-)
-_WITHOUT_SPACE = (
-    rf"(?<=[{_UNSPACED_ENDS}{_UNSPACED_CLOSING}])(?![\s{_UNSPACED_ENDS}{_UNSPACED_CLOSING}]|\Z)"
-    rf"(?<=[{_UNSPACED_ENDS}][{_UNSPACED_CLOSING}]*)"
-)
-# This is tried once for each run of white space, at its start. Trying it at every character would take quadratic time.
-_BOUNDARY = regex.compile(rf"(?<!\s)(?=\s)(?:{_AT_SPACE})")
-_ANY_BOUNDARY = regex.compile(f"{_BOUNDARY.pattern}|{_WITHOUT_SPACE}")
-_HAS_UNSPACED_END = regex.compile(f"[{_UNSPACED_ENDS}]")
 _EMPTY_LINES = regex.compile(r"(?<!\s)\s*\n\s*\n\s*")
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text into sentences: at ``.``, ``!``, ``?`` or ``…`` before white space, and at line breaks.
-
-    At ``。``, ``！``, ``？``, ``।`` and the full stops of other scripts, sentences end without white space, too. No
-    sentence ends after a single capital ("J. Smith", so "A. B. C." is one sentence), an abbreviation (Mr, Dr, etc, e.g,
-    z. B, p. ex, т. е and others), an ordinal number before a month ("3. März"), or the number of a list item ("1. Tea.
-    2. Coffee." is two sentences). Text that is added at the end never moves a boundary.
-    """
-    boundary = _ANY_BOUNDARY if _HAS_UNSPACED_END.search(text) else _BOUNDARY
-    return [sentence for sentence in within(boundary.split, text) if sentence.strip()]
 
 
 def paragraphs(text: str) -> list[str]:

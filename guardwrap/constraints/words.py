@@ -6,7 +6,14 @@ import regex
 
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["FIRST_WORD", "WORD", "count_spaced_words", "settled_words", "words_of"]
+__all__ = ["FIRST_WORD", "UNSPACED", "WORD", "count_spaced_words", "settled_words", "words_of"]
+
+UNSPACED = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}"
+    r"\p{Tai_Tham}\p{Tai_Viet}\p{Ahom}\p{Balinese}\p{Javanese}\u30fc\u3099\u309a"
+)
+"""Scripts without spaces between words, as the content of a set for ``regex``: Line_Break is Complex_Context or
+Ideographic (UAX #14), and similar. The last three characters belong to more than one script."""
 
 # Each character of these is a word (UAX #29). Words of Thai, Lao, Khmer and Burmese could only be found with a
 # dictionary, so a run of their letters without spaces is one word.

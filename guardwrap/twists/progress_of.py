@@ -11,7 +11,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length
-from guardwrap.constraints.kinds.word_patterns import is_spaced
+from guardwrap.constraints.kinds.word_patterns import has_spellings, is_spaced
 from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, product
 from guardwrap.twists.word_progress import word_progress
@@ -98,5 +98,7 @@ def _(constraint: Keyword) -> Automaton | None:
         return None
     # Where words end in Arabic, Chinese or Korean, for example, depends on more than letters and spaces.
     if constraint.whole_words and not all(is_spaced(char) for word in constraint.folded_words for char in word):
+        return None
+    if any(map(has_spellings, constraint.folded_words)):  # the automaton reads one
         return None
     return build(word_progress(constraint))

@@ -14,7 +14,13 @@ from guardwrap.constraints.base import Constraint, require, shown
 from guardwrap.constraints.kinds.stemming import require_stemmer
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.kinds.text_folding import TextFolding, without_last_hangul
-from guardwrap.constraints.kinds.word_patterns import alternatives, ends_in_hangul, spaced
+from guardwrap.constraints.kinds.word_patterns import (
+    alternatives,
+    ends_in_hangul,
+    in_one_spelling,
+    longest_spelling,
+    spaced,
+)
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
@@ -48,9 +54,9 @@ class Keyword(TextConstraint):
     whole_words
         Whether a word counts only if it is not part of a longer one. Chinese, Japanese, Thai, Lao, Khmer and Burmese
         are written without spaces, so a word in their scripts counts wherever it occurs. Korean particles may follow a
-        word in Hangul, and the Arabic article may precede a word in Arabic script. Letters of two such groups do not
-        form one word: ``AI`` occurs in ``AI模型``. If False, a word counts anywhere, even if its last letter carries a
-        further mark, as ``e`` does in ``é``.
+        word in Hangul, and the article may precede a word in Arabic or Hebrew script, as may the Arabic "and". Letters
+        of two such groups do not form one word: ``AI`` occurs in ``AI模型``. If False, a word counts anywhere, even if
+        its last letter carries a further mark, as ``e`` does in ``é``.
     min_count, max_count
         Inclusive limits on the number of non-overlapping occurrences; not with ``"none"``. Without either, at least
         one occurrence is required. With ``max_count`` alone, none is required.
@@ -82,7 +88,9 @@ class Keyword(TextConstraint):
     Notes
     -----
     Without ``case_sensitive``, words match by full case folding: ``Straße`` and ``STRASSE`` are the same. I matches i
-    and ı, and İ matches i. Curly apostrophes match straight ones, and U+2010 and U+2011 match the hyphen.
+    and ı, and İ matches i. Curly apostrophes match straight ones, and U+2010 and U+2011 match the hyphen. Vowel marks
+    of Arabic and Hebrew do not matter. A text may omit the dots of a ё or a Greek accent of the word, and may spell a
+    nasal before a Hindi consonant either way (``हिन्दी``, ``हिंदी``).
 
     Examples
     --------
@@ -219,7 +227,7 @@ class Keyword(TextConstraint):
 
     @cached_property
     def _widest(self) -> int:
-        return max(map(len, self.folded_words))
+        return max(map(longest_spelling, self.folded_words))
 
     @cached_property
     def _variable(self) -> bool:
@@ -241,7 +249,7 @@ class Keyword(TextConstraint):
         This matters only where occurrences are counted: that some word occurs stays true.
         """
         counted = self.match == "any" and (self.least > 1 or self.max_count is not None)
-        words = list(self.folded_words)
+        words = list(map(in_one_spelling, self.folded_words))
         if counted and len(words) * sum(map(len, words)) > MAX_WORD_PAIRS:
             return True
         if not self.case_sensitive:  # I matches i and ı
@@ -271,7 +279,7 @@ class Keyword(TextConstraint):
 
     def digest_fields(self) -> dict[str, Any]:
         """Return the version of the matching rules, if it makes a difference for the words in ordinary English text."""
-        return {} if all(map(_PLAIN.fullmatch, self.words)) else {"matching": 2}
+        return {} if all(map(_PLAIN.fullmatch, self.words)) else {"matching": 3}
 
 
 def _compiled(expression: str) -> regex.Pattern[str]:

@@ -16,7 +16,8 @@ __all__ = ["TextFolding", "last_piece", "without_last_hangul"]
 
 _INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
 _TATWEEL = "\u0640"  # stretches an Arabic word
-_ARABIC_VOWELS = regex.compile(f"[{_TATWEEL}\u064b-\u0652\u0670]+")
+# Of Arabic and Hebrew.
+_VOWELS = regex.compile(f"[{_TATWEEL}\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c7]+")
 _JAMO = regex.compile("[\u1100-\u11ff]+")
 _MANY_MARKS = regex.compile(r"\p{M}{30}")
 # What may be sorted before, or composed with, the character before it: marks, jamo of any width, and what is left out.
@@ -24,7 +25,7 @@ _JOINING = r"[\u0640\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3131-\u3
 _PIECE = regex.compile(f".{_JOINING}*", regex.DOTALL)
 _WORD = regex.compile(rf"[\w\p{{Default_Ignorable_Code_Point}}]+|.{_JOINING}*", regex.DOTALL)
 _JOINS = regex.compile(_JOINING)
-_TYPEWRITER = (("\u2019", "'"), ("\u2010", "-"), ("\u2011", "-"))
+_TYPEWRITER = (("\u2019", "'"), ("\u02bc", "'"), ("\u2010", "-"), ("\u2011", "-"))
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class TextFolding:
 
     The folded text is decomposed (NFD, or NFKD), so the spelling and order of marks make no difference. Hangul
     syllables stay whole, so no word begins or ends within one. Typographic apostrophes and hyphens become ``'`` and
-    ``-``. Arabic vowel marks and tatweel are left out, because most texts are written without them. I is the capital of
-    both i and ı, so it is kept where a word contains ı or I.
+    ``-``. Arabic and Hebrew vowel marks and tatweel are left out, because most texts are written without them. I is the
+    capital of both i and ı, so it is kept where a word contains ı or I.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ class TextFolding:
         text = text.replace(_TATWEEL, "")
         form: Literal["NFD", "NFKD"] = "NFD" if self.form == "NFC" else "NFKD"
         text = "".join(unicodedata.normalize(form, part) for part in _parts(text))
-        text = _ARABIC_VOWELS.sub("", text)  # ligatures decompose to some, too
+        text = _VOWELS.sub("", text)  # ligatures decompose to some, too
         text = _JAMO.sub(lambda run: unicodedata.normalize("NFC", run.group()), text)
         for typographic, plain in _TYPEWRITER:
             text = text.replace(typographic, plain)
@@ -118,7 +119,7 @@ class TextFolding:
         if self.case_sensitive:
             return text
         if not text.isascii():
-            text = text.replace("I\u0307", "i").replace("i\u0307", "i")
+            text = text.replace("I\u0307", "i").replace("i\u0307", "i").replace("\u0149", "'n")
         if self.stem == "turkish":
             text = text.replace("I", "ı")
         return "I".join(map(str.casefold, text.split("I"))) if self.keep_capital_i else text.casefold()

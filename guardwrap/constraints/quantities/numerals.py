@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from guardwrap.constraints.words import UNSPACED
 from guardwrap.documents.time_limits import check_deadline, matches
 
 __all__ = [
@@ -196,8 +197,7 @@ class Unsettled(Exception):
 _FOREIGN_DECIMAL, _FOREIGN_GROUP = "٫", "٬"  # with Arabic digits, in every locale
 _MINUS = "-−－"
 
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Hangul}\p{Lao}\p{Khmer}\p{Myanmar}"
-_EDGE = regex.compile(rf"[[\p{{L}}\p{{M}}]--[{_UNSPACED}]]", regex.VERSION1)
+_EDGE = regex.compile(rf"[[\p{{L}}\p{{M}}]--[{UNSPACED}\p{{Hangul}}]]", regex.VERSION1)
 
 
 def is_edge(char: str) -> bool:
@@ -287,7 +287,7 @@ def _scaled(text: str, end: int, value: Fraction, style: Style, *, whole: bool) 
             return end, total + value
         end, last = word
         total, value = total + value * last, Fraction(0)
-        if not regex.match(rf"[{_UNSPACED}]", text[end - 1]):
+        if not regex.match(rf"[{UNSPACED}\p{{Hangul}}]", text[end - 1]):
             return end, total
         if end == len(text) and not whole:
             raise Unsettled

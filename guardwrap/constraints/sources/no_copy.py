@@ -11,10 +11,10 @@ import regex
 
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.compared_text import ComparedConstraint
-from guardwrap.constraints.sources.source_texts import UNSPACED, folding, plain_documents
+from guardwrap.constraints.sources.source_texts import folding, plain_documents
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.constraints.words import settled_words, words_of
+from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count, is_number
 

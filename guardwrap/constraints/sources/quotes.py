@@ -14,7 +14,6 @@ from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.compared_text import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.sources.source_texts import (
-    UNSPACED,
     folding,
     plain_documents,
     size_in_words,
@@ -22,7 +21,7 @@ from guardwrap.constraints.sources.source_texts import (
 )
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.constraints.words import settled_words, words_of
+from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
 

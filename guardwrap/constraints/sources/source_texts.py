@@ -9,11 +9,9 @@ import regex
 
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.words import UNSPACED
 
-__all__ = ["UNSPACED", "folding", "plain_documents", "size_in_words", "without_layout"]
-
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-"""Scripts without spaces between words, as the content of a set for ``regex``."""
+__all__ = ["folding", "plain_documents", "size_in_words", "without_layout"]
 
 MARKS = "\"'“”„‟«»‹›‘’‚‛「」『』〝〞〟＂＇"
 """Quotation marks and apostrophes, of all languages."""
