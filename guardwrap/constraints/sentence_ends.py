@@ -90,7 +90,7 @@ def sentences(text: str) -> list[str]:
 def _gap(match: regex.Match[str], text: str) -> tuple[int, int]:
     """Return where the sentence ends, and where the next one begins, if the match is a boundary."""
     if match["line"] is not None:
-        return match.span()
+        return match.start(), match.end()
     for index in range(*match.span("closing")):
         # White space and » may also open a quotation, as in German books.
         if text[index] == " " and not _is_open(text, index):
