@@ -72,10 +72,11 @@ def sentences(text: str) -> list[str]:
     ellipsis before a small letter, or a quotation that is followed by its speaker (“Stop!” he said). Text that is added
     at the end never moves a boundary.
     """
-    pieces, start = [], 0
+    pieces, start, stop = [], 0, len(text)
     for match in matches(_CANDIDATE, text):
         end, following = _gap(match, text)
         if following == len(text):
+            stop = end  # without white space at the end
             break
         try:
             ends = match["line"] is not None or "\n" in text[end:following] or _ends(text, start, match, end, following)
@@ -84,7 +85,7 @@ def sentences(text: str) -> list[str]:
         if ends:
             pieces.append(text[start:end])
             start = following
-    return [piece for piece in (*pieces, text[start:]) if piece.strip()]
+    return [piece for piece in (*pieces, text[start:stop]) if piece.strip()]
 
 
 def _gap(match: regex.Match[str], text: str) -> tuple[int, int]:

@@ -113,6 +113,10 @@ class Endpoint:
         """Whether ``api_key`` was passed. The key is not pickled, so it stays in this process."""
         return self._key is not None
 
+    def key(self) -> str | None:
+        """Return the key that requests are sent with: the passed one, or that of ``OPENAI_API_KEY``; None without."""
+        return self._key or os.environ.get("OPENAI_API_KEY") or None
+
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, model={self.model!r})"
 
@@ -148,7 +152,7 @@ class Line:
 
         # Retries are done in ``request_faults`` instead: a retry must discard the text so far, and a stream that breaks
         # off is a fault too.
-        key = endpoint._key or os.environ.get("OPENAI_API_KEY") or _NO_KEY
+        key = endpoint.key() or _NO_KEY
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=endpoint.base_url,
             api_key=key,

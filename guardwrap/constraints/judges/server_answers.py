@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import math
-import os
 import socket
 import time
 import urllib.error
@@ -103,7 +102,7 @@ class ServerAnswers:
 
     def _sent(self, data: bytes) -> bytes:
         endpoint = self._endpoint
-        where, key = endpoint.base_url, getattr(endpoint, "_key", None) or os.environ.get("OPENAI_API_KEY")
+        where, key = endpoint.base_url, endpoint.key()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         request = urllib.request.Request(f"{where}/chat/completions", data, headers)
         try:
