@@ -39,6 +39,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "language": ("py3langid",),
     "pii": ("phonenumbers", "python-stdnum"),
     "stem": ("snowballstemmer",),
+    "lemma": ("simplemma",),
     "ray": ("ray",),
 }
 """Optional extras, with the packages that each requires."""

@@ -71,8 +71,10 @@ class Keyword(TextConstraint):
         Whether soft hyphens, zero-width spaces and joiners, variation selectors and other characters that cannot be
         seen (Default_Ignorable_Code_Point) are left out, so that a ban on ``secret`` finds it with a soft hyphen in it.
     stem
-        Language whose inflected forms are the same word, such as ``"german"`` (Snowball stemmer; requires the extra
-        ``stem``): ``Haus`` also finds ``Häuser``. Only with ``whole_words`` and without ``case_sensitive``.
+        Language whose inflected forms are the same word: its code, such as ``"de"``, for a list of words with their
+        lemmas (simplemma; extra ``lemma``), or its name, such as ``"german"``, for the rules of a stemmer (Snowball;
+        extra ``stem``). ``Haus`` also finds ``Häuser``; only the list knows that ``ging`` is a form of ``gehen``. Only
+        with ``whole_words`` and without ``case_sensitive``.
     on
         The view of the text that is judged.
     name

@@ -120,7 +120,7 @@ class TextFolding:
             return text
         if not text.isascii():
             text = text.replace("I\u0307", "i").replace("i\u0307", "i").replace("\u0149", "'n")
-        if self.stem == "turkish":
+        if self.stem in ("turkish", "tr"):
             text = text.replace("I", "ı")
         return "I".join(map(str.casefold, text.split("I"))) if self.keep_capital_i else text.casefold()
 

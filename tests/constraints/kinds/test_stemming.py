@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Keyword, Verdict
+from guardwrap.constraints.kinds import stemming
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.errors import ConstraintError
 from guardwrap.metrics.position import spans
@@ -32,6 +33,13 @@ FORMS = [
     ("turkish", "sınır", "SINIRLAR", True),
     ("turkish", "kitap", "KİTAPLAR", True),
     ("german", "geheime Akte", "der geheimen\nAkten", True),
+    ("de", "gehen", "Er GING weg.", True),
+    ("de", "Haus", "zwei Ha\u0308user", True),
+    ("de", "Straße", "zwei STRASSEN", True),
+    ("de", "Kündigung", "Er ist kundig.", False),
+    ("el", "άνθρωπος", "ΈΝΑΣ ΆΝΘΡΩΠΟΣ", True),
+    ("el", "άνθρωπος", "οι άνθρωποι", True),
+    ("tr", "kitap", "KİTAPLAR", True),
 ]
 
 
@@ -94,6 +102,8 @@ def test_spans_are_those_of_whole_words() -> None:
 def test_invalid_options() -> None:
     with pytest.raises(ConstraintError, match=r"stem='germn' is not one of .* \(did you mean 'german'\?\)"):
         Keyword("a", stem="germn")
+    with pytest.raises(ConstraintError, match="stem='xx' is not one of"):
+        Keyword("a", stem="xx")
     for fields in ({"whole_words": False}, {"case_sensitive": True}):
         with pytest.raises(ConstraintError, match="stem needs whole words, and ignores case"):
             Keyword("a", stem="german", **fields)  # type: ignore[arg-type]
@@ -101,6 +111,10 @@ def test_invalid_options() -> None:
 
 def test_without_the_library_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
+    monkeypatch.setitem(sys.modules, "simplemma", None)
+    stemming._lemmatizer.cache_clear()
+    with pytest.raises(ConstraintError, match=r"pip install 'guardwrap\[lemma\]'"):
+        Keyword("a", stem="de")
     with pytest.raises(ConstraintError, match=r"pip install 'guardwrap\[stem\]'"):
         Keyword("a", stem="german")
     assert Keyword("a").verdict("a ") is Verdict.SATISFIED
