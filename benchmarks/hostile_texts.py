@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hostile import peak
+
 from guardwrap.constraints import parse
 from guardwrap.constraints.checking import judge, run_verdict
 from guardwrap.errors import CheckFailed, first_line
@@ -102,12 +104,6 @@ def texts(characters: int) -> dict[str, str]:
         "links": filled("https://a.example/b?c=d "),
         "random": "".join(rng.choice(everything) for _ in range(characters)),
     }
-
-
-def peak() -> float:
-    """Return the most memory that this process has held since it was last asked to forget, in MB."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1000
 
 
 def measured(rule: str, characters: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ so a run that was stopped can be continued. ``--summary`` prints the figures.
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -58,11 +59,26 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("instructions-cost.jsonl"))
+def measured(model: Any, tokenizer: Any, row: dict[str, Any], declared: Constraint) -> dict[str, Any]:
+    line = dict(row)
+    for name, rule in {"declared": declared, "functions": Python(declared.accepts)}.items():
+        line[name] = cost(GuardedGenerator(model, rule, tokenizer=tokenizer), row["prompt"])
+    return line
+
+
+def arguments(description: str, out: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(out))
     parser.add_argument("--summary", action="store_true", help="print the figures of the lines in the file")
-    options = parser.parse_args()
+    return parser
+
+
+def run(
+    options: argparse.Namespace,
+    summary: Callable[[list[dict[str, Any]]], dict[str, Any]],
+    measured: Callable[[Any, Any, dict[str, Any], Constraint], dict[str, Any]],
+) -> None:
+    """Write a line for each prompt that has none in the file, or print the figures of all lines."""
     written = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
     lines = [json.loads(line) for line in written]
     if options.summary:
@@ -75,15 +91,10 @@ def main() -> None:
     for row in DATA["prompts"]:
         if row["prompt"] in finished:
             continue
-        declared = constraint_of([DATA["rules"][name] for name in row["rules"]])
-        ways = {"declared": declared, "functions": Python(lambda text, rule=declared: rule.accepts(text))}
-        line = dict(row)
-        for name, rule in ways.items():
-            guarded = GuardedGenerator(model, rule, tokenizer=tokenizer)
-            line[name] = cost(guarded, row["prompt"])
+        line = measured(model, tokenizer, row, constraint_of([DATA["rules"][name] for name in row["rules"]]))
         with options.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run(arguments(__doc__, "instructions-cost.jsonl").parse_args(), summary, measured)

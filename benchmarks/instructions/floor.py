@@ -9,18 +9,14 @@ tokens bounds the ratio that ``cost.py`` measures. Tokens up to where our verdic
 Prompts with a line are skipped; ``--summary`` prints the figures.
 """
 
-import argparse
 import itertools
-import json
-from pathlib import Path
+from functools import partial
 from statistics import fmean
 from typing import Any
 
-import torch
-import transformers
-from cost import DATA, SETTINGS, constraint_of
+from cost import SETTINGS, arguments, run
 
-from guardwrap import Constraint, GuardedGenerator, load_local
+from guardwrap import Constraint, GuardedGenerator
 from guardwrap.constraints import Python, Verdict
 from guardwrap.constraints.checking import run_verdict
 
@@ -78,11 +74,11 @@ def lengths(rule: Constraint, texts: list[str], endings: list[str]) -> tuple[int
     return 1, ours
 
 
-def measured(guarded: GuardedGenerator, row: dict[str, Any], rule: Constraint, attempts: int) -> dict[str, Any]:
+def measured(attempts: int, model: Any, tokenizer: Any, row: dict[str, Any], rule: Constraint) -> dict[str, Any]:
+    guarded = GuardedGenerator(model, Python(rule.accepts), tokenizer=tokenizer)
     chat = [{"role": "user", "content": row["prompt"]}]
     (drawn,) = guarded.attempts([chat], attempts, weigh=False, seed=3, **SETTINGS)
     endings = continuations(row["rules"])
-    tokenizer = guarded.tokenizer
     tokens = {"full": 0, "least": 0, "ours": 0}
     accepted = 0
     for attempt in drawn:
@@ -112,28 +108,10 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, "instructions-floor.jsonl")
     parser.add_argument("--attempts", type=int, default=24, help="for each prompt (default: 24)")
-    parser.add_argument("--out", type=Path, default=Path("instructions-floor.jsonl"))
-    parser.add_argument("--summary", action="store_true", help="print the figures of the lines in the file")
     options = parser.parse_args()
-    written = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
-    lines = [json.loads(line) for line in written]
-    if options.summary:
-        print(json.dumps(summary(lines), indent=1))
-        return
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
-    model, tokenizer = load_local()
-    finished = {line["prompt"] for line in lines}
-    for row in DATA["prompts"]:
-        if row["prompt"] in finished:
-            continue
-        rule = constraint_of([DATA["rules"][name] for name in row["rules"]])
-        guarded = GuardedGenerator(model, Python(rule.accepts), tokenizer=tokenizer)
-        line = measured(guarded, row, rule, options.attempts)
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+    run(options, summary, partial(measured, options.attempts))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from guardwrap.constraints.base import COMBINATORS, Constraint, walk
 from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
 from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.monitors import Combined, Negated
-from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.text_parts import Part, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import message_part, view
 from guardwrap.documents.limits import MAX_COMPARED
@@ -206,8 +206,7 @@ class Not(Constraint):
     @cached_property
     def _waits(self) -> bool:
         # A value in JSON may be wrong, but a text that turns out not to be JSON is rejected by the negation, too.
-        views = [getattr(part, "on", None) for part in walk(self.of)]
-        return any(isinstance(on, Part) and on.json is not None for on in views)
+        return any(in_json(getattr(part, "on", None)) for part in walk(self.of))
 
     def monitor(self) -> Monitor:
         """Return a monitor that negates the part's."""

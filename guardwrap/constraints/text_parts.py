@@ -14,7 +14,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import CheckFailed, ConstraintError
 
-__all__ = ["MESSAGE", "Part", "PartMonitor", "begun_length", "read_part", "selected", "settled"]
+__all__ = ["MESSAGE", "Part", "PartMonitor", "begun_length", "in_json", "read_part", "selected", "settled"]
 
 MESSAGE = ("answer", "reasoning", "tool_calls")
 """Parts of messages."""
@@ -87,10 +87,12 @@ class Part:
     missing: Literal["fail", "pass"] = "fail"
 
     def __post_init__(self) -> None:
-        chosen = [field.name for field in fields(self) if field.name != "missing" and self._has(field.name)]
+        chosen = [
+            field.name for field in fields(self) if field.name not in ("json", "missing") and self._has(field.name)
+        ]
         outer = [name for name in chosen if name in (*_UNITS, "each")] if "word" in chosen else []
-        path = ["json"] if "json" in chosen and len(chosen) > 1 else []
-        if len(set(chosen) - {*outer[:1], *path}) != 1 or set(chosen) <= {"each", *path}:
+        one = len(set(chosen) - {*outer[:1]}) == 1 and chosen != ["each"]
+        if not one and (chosen or self.json is None):
             names = "after, between, match, message, line, sentence, paragraph, word or json"
             raise ConstraintError(f"select a part by exactly one of {names}, not {' and '.join(chosen) or 'none'}")
         if self.message not in (None, *MESSAGE):
@@ -144,6 +146,11 @@ class Part:
         named = {field.name: getattr(self, field.name) for field in fields(self) if self._has(field.name)}
         named = {name: list(value) if isinstance(value, tuple) else value for name, value in named.items()}
         return {name: value for name, value in named.items() if (name, value) != ("missing", "fail")}
+
+
+def in_json(on: object) -> bool:
+    """Whether a view selects values in a JSON text."""
+    return isinstance(on, Part) and on.json is not None
 
 
 def selected(text: str, part: Part, split: Mapping[str, Split]) -> list[str] | None:

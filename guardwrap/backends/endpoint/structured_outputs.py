@@ -11,7 +11,7 @@ from guardwrap.constraints.combinators import All
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
-from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.text_parts import in_json
 from guardwrap.constraints.views import message_part
 from guardwrap.errors import UsageError
 
@@ -56,9 +56,7 @@ def _conjuncts(constraint: Constraint) -> Iterator[Constraint]:
 
 def _in_words(part: Constraint) -> dict[str, Any] | None:
     on = getattr(part, "on", None)
-    if on is None or (isinstance(on, Part) and on.json is not None):
-        return None
-    if on != "completion" and message_part(on) != "answer":  # a server masks no reasoning
+    if on is None or in_json(on) or (on != "completion" and message_part(on) != "answer"):  # only answers are masked
         return None
     if isinstance(part, JSONSchema) and part.where == "text" and isinstance(part.schema, dict) and part.schema:
         compact = {"disable_any_whitespace": True} if part.whitespace == "compact" else {}

@@ -23,7 +23,7 @@ from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.places import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
-from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.text_parts import Part, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, message_part, read_view, view
 from guardwrap.documents import lexical
@@ -251,7 +251,7 @@ class JSONSchema(TextConstraint):
     @property
     def parses(self) -> bool:
         """Whether a text has one value: on the whole text, or on one part of it."""
-        if isinstance(self.on, Part) and self.on.json is not None:
+        if in_json(self.on):
             return False
         if (part := message_part(self.on)) is not None:
             return part != "tool_calls"

@@ -92,9 +92,7 @@ class Entails(LabelConstraint):
         CheckFailed
             If a pair is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
         """
-        pairs = zip(texts, prompts or [""] * len(texts), strict=True)
-        inputs = [self.model_input(Draw(prompt, (), text), text) for text, prompt in pairs]
-        return self.scores(inputs) if inputs else []
+        return self.scores_of(texts, prompts)
 
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
         """Return the premise and the text."""

@@ -174,8 +174,7 @@ class Judge(ScoringConstraint):
         prompts
             The prompt of each text, for questions with ``{prompt}``; None for empty ones.
         """
-        pairs = zip(texts, prompts or [""] * len(texts), strict=True)
-        return self.scores([self.model_input(Draw(prompt, (), text), text) for text, prompt in pairs])
+        return self.scores_of(texts, prompts)
 
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
         """Return the text, and the prompt if the question contains it."""

@@ -125,8 +125,7 @@ class Similar(ScoringConstraint):
         CheckFailed
             If a text is too long and ``too_long`` is ``"raise"``, or the model gives NaN or infinite numbers.
         """
-        pairs = zip(texts, prompts or [""] * len(texts), strict=True)
-        return self.scores([self.model_input(Draw(prompt, (), text), text) for text, prompt in pairs])
+        return self.scores_of(texts, prompts)
 
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
         """Return the text, and the prompt if it is compared with that."""

@@ -72,6 +72,12 @@ class ScoringConstraint(Constraint):
     def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
         """Return the number for each of several different inputs."""
 
+    def scores_of(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
+        """Return the number for each text, after its prompt; None for empty prompts."""
+        pairs = zip(texts, prompts or [""] * len(texts), strict=True)
+        inputs = [self.model_input(Draw(prompt, (), text), text) for text, prompt in pairs]
+        return self.scores(inputs) if inputs else []
+
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Score the strings of each draw's view; all of them must be on the right side of the threshold."""
         views = [view(draw, self.on) for draw in draws]
@@ -226,7 +232,7 @@ class Classifier(LabelConstraint):
         CheckFailed
             If a text is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
         """
-        return self.scores([(text,) for text in texts]) if texts else []
+        return self.scores_of(texts)
 
 
 def most_tokens(pipe: Any) -> int:

@@ -7,8 +7,6 @@ import unicodedata
 from functools import cache, lru_cache
 from typing import Any
 
-import regex
-
 from guardwrap.constraints.base import require
 from guardwrap.constraints.kinds.word_patterns import SPACED_WORD
 from guardwrap.documents.time_limits import check_deadline
@@ -16,20 +14,12 @@ from guardwrap.errors import ConstraintError, nearest
 
 __all__ = ["require_stemmer", "stem_words"]
 
-_CODE = regex.compile("[a-z]{2,3}")
-"""The code of a language (ISO 639) asks for its list of lemmas, its name for a stemmer."""
-
-_FINAL_SIGMA = regex.compile(r"σ\b")
-
 _lock = threading.Lock()
 
 
 def require_stemmer(language: str) -> None:
     """Raise ConstraintError unless there is a stemmer or a list for a language, and its library is installed."""
-    if isinstance(language, str) and _CODE.fullmatch(language):
-        known: Any = _lemmatizer()[1]
-    else:
-        known = _library().algorithms()
+    known = _lemmatizer()[1] if _is_code(language) else _library().algorithms()
     require(language in known, f"stem={language!r} is not one of {', '.join(known)}{nearest(language, known)}")
     _stem("a", language)  # loads what it needs now, not within the time limit of a text
 
@@ -45,18 +35,23 @@ def _stem(word: str, language: str) -> str:
     check_deadline()
     composed = unicodedata.normalize("NFC", word)
     with _lock:  # a stemmer keeps the word that it works on
-        if _CODE.fullmatch(language):
+        if _is_code(language):
             stem = _lemmatizer()[0].lemmatize(_as_in_a_list(composed, language), lang=language)
         else:
             stem = _stemmer(language).stemWord(composed)
     return unicodedata.normalize("NFD", stem).casefold() or word
 
 
+def _is_code(language: object) -> bool:
+    """Whether a language is given by its code (ISO 639), which asks for its list of lemmas, not by its name."""
+    return isinstance(language, str) and len(language) in (2, 3) and language.isascii() and language.islower()
+
+
 def _as_in_a_list(word: str, language: str) -> str:
     """Return a folded word in the spelling of the lists: German nouns begin with a capital, which suits others, too."""
     if language == "de":
         return word.capitalize()
-    return _FINAL_SIGMA.sub("ς", word) if language == "el" else word
+    return word[:-1] + "ς" if language == "el" and word.endswith("σ") else word
 
 
 @cache

@@ -15,7 +15,7 @@ from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint, about, require, shown
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
 from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
-from guardwrap.constraints.text_parts import Part, PartMonitor
+from guardwrap.constraints.text_parts import Part, PartMonitor, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, message_part, read_view, sentences, settled_parts, view
 from guardwrap.constraints.words import count_spaced_words
@@ -80,7 +80,7 @@ class TextConstraint(Constraint):
         """Return a monitor that reads on from the prompt, or only the part of the message that is judged."""
         part = message_part(self.on)
         if part is not None:
-            if context.message is None or (isinstance(self.on, Part) and self.on.json is not None):
+            if context.message is None or in_json(self.on):
                 return Undecided()
             regions, before = context.message
             inner = self._on_completion.monitor()
@@ -155,8 +155,8 @@ class TextConstraint(Constraint):
                 return Verdict.VIOLATED
         except CheckFailed:  # the check of the whole text raises it again
             return Verdict.UNDECIDED
-        one = self.on.each is self.on.json is None if isinstance(self.on, Part) else self.on.startswith("first_")
-        return Verdict.SATISFIED if parts and one else Verdict.UNDECIDED
+        one = self.on.each is None if isinstance(self.on, Part) else self.on.startswith("first_")
+        return Verdict.SATISFIED if parts and one and not in_json(self.on) else Verdict.UNDECIDED
 
 
 @dataclass(frozen=True, eq=False, repr=False)

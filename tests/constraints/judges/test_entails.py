@@ -43,12 +43,12 @@ def by_hand(pipe: Any, premise: str, text: str) -> float:
 
 
 def test_the_premise_is_read_first_and_the_text_second(pipe: Any) -> None:
-    found = Entails(PREMISE, pipe).probabilities(TEXTS)
-    assert found == pytest.approx([by_hand(pipe, PREMISE, text or " ") for text in TEXTS], abs=1e-5)
-    assert found != pytest.approx([by_hand(pipe, text or " ", PREMISE) for text in TEXTS], abs=1e-3), (
+    probabilities = Entails(PREMISE, pipe).probabilities(TEXTS)
+    assert probabilities == pytest.approx([by_hand(pipe, PREMISE, text or " ") for text in TEXTS], abs=1e-5)
+    assert probabilities != pytest.approx([by_hand(pipe, text or " ", PREMISE) for text in TEXTS], abs=1e-3), (
         "the order must matter"
     )
-    assert max(found) - min(found) > 0.05, "the text must matter"
+    assert max(probabilities) - min(probabilities) > 0.05, "the text must matter"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])

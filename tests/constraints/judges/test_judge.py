@@ -156,8 +156,8 @@ def test_negative_control_a_judge_that_looks_at_the_batch(
     right = Judge.scores
 
     def shifted(self: Any, inputs: Any) -> list[float]:
-        found = right(self, inputs)
-        return found[-1:] + found[:-1]
+        scores = right(self, inputs)
+        return scores[-1:] + scores[:-1]
 
     monkeypatch.setattr(Judge, "scores", shifted)
     guarded = GuardedGenerator(world.pipeline(), judge, budget=Budget(max_attempts=None), seed=1)

@@ -49,9 +49,9 @@ def test_it_is_the_cosine_of_means_that_ignore_padding(pipe: Any, tmp_path: Any)
     of_texts, of_sources = encode(TEXTS, str(tmp_path)), encode(SOURCES, str(tmp_path))
     expected = [max(cosine(text, source) for source in of_sources) for text in of_texts]
     for model in (pipe, str(tmp_path)):
-        found = Similar(SOURCES, model, threshold=0).similarities(TEXTS)
-        assert found == pytest.approx(expected, abs=1e-5)
-    assert max(found) - min(found) > 0.1
+        cosines = Similar(SOURCES, model, threshold=0).similarities(TEXTS)
+        assert cosines == pytest.approx(expected, abs=1e-5)
+    assert max(cosines) - min(cosines) > 0.1
 
 
 def test_the_first_token(pipe: Any) -> None:

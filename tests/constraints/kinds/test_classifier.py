@@ -123,9 +123,9 @@ def test_too_long(pipe):
 def test_a_tokenizer_without_a_limit(pipe):
     limitless = classifier_pipeline()
     limitless.model.config.max_position_embeddings = 10**30
-    made = Classifier(limitless, "positive", 0.5)
-    assert made.max_tokens <= 10**9
-    assert made.probabilities(["good"]) == pytest.approx(Classifier(pipe, "positive", 0.5).probabilities(["good"]))
+    rule = Classifier(limitless, "positive", 0.5)
+    assert rule.max_tokens <= 10**9
+    assert rule.probabilities(["good"]) == pytest.approx(Classifier(pipe, "positive", 0.5).probabilities(["good"]))
 
 
 def test_unknown_label(pipe):
@@ -218,8 +218,8 @@ def test_a_model_in_training_mode_is_refused():
 
 
 def test_half_of_a_surrogate_pair_is_a_replacement_character(pipe):
-    made = Classifier(pipe, "positive", 0.5)
-    assert made.probabilities(["good \ud800"]) == made.probabilities(["good \ufffd"])
+    rule = Classifier(pipe, "positive", 0.5)
+    assert rule.probabilities(["good \ud800"]) == rule.probabilities(["good \ufffd"])
 
 
 def test_a_model_that_is_not_there(tmp_path):
