@@ -245,6 +245,15 @@ def test_the_check_and_the_monitor_name_the_same_place(schema, text, place):
     assert places(JSONSchema(schema), text + " ") == [place, place]
 
 
+@profile(400)
+@given(secrets, st.integers(0, 99), st.booleans())
+def test_a_text_that_no_continuation_helps_has_the_place_of_an_early_abort(value, cut, finished):
+    constraint = JSONSchema(NESTED)
+    text = json.dumps(value)[:cut] + "x"
+    stopped = constraint.monitor().read(text).violated_at
+    assert stopped in (None, constraint.place_in(Draw("", (), text, finished)))
+
+
 def test_an_order_is_blamed_on_the_late_key():
     constraint = JSONSchema({"properties": {"a": {}, "b": {}}}, order="schema")
     assert places(constraint, '{"b": 1, "a": 2}') == ["$.a", "$.a"]

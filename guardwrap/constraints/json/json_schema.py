@@ -54,6 +54,7 @@ class _Fault(NamedTuple):
     message: str
     place: str
     reason: str
+    stopped: str | None = None  # where an early abort stops such a text; None if it may still become valid
 
 
 _SOME_FAULT = _Fault("is invalid", "$", "is invalid")
@@ -307,10 +308,11 @@ class JSONSchema(TextConstraint):
     def place_in(self, draw: Draw, /) -> str | None:
         """Return the first place where an attempt is invalid, such as ``$.items[].name``; keys not declared are ``*``.
 
-        The validators of a Python type are not run again.
+        If the text can no longer become valid, it is the place where an early abort would have stopped it: whether a
+        server's text arrives whole or in pieces changes no report. The validators of a Python type are not run again.
         """
         fault = self._first_fault(draw)
-        return None if fault is None else fault.place
+        return None if fault is None else fault.stopped or fault.place
 
     def _first_fault(self, draw: Draw) -> _Fault | None:
         """Return the first fault of an attempt, without quoting it; None if that takes too long."""
@@ -318,8 +320,9 @@ class JSONSchema(TextConstraint):
             with charged(draw):
                 for text in view(draw, self.on) or ():
                     if (fault := self._fault(text, describe=True, in_python=False)) is not None:
-                        unfinished = fault.place == NOT_JSON and not draw.finished
-                        return fault._replace(place=INCOMPLETE) if unfinished else fault
+                        stopped = None if self.where == "fenced" else self._reading.read(text).violated_at
+                        unfinished = stopped is None and fault.place == NOT_JSON and not draw.finished
+                        return fault._replace(place=INCOMPLETE if unfinished else fault.place, stopped=stopped)
         except StepOver:
             raise
         except (TimeLimit, RecursionError):
