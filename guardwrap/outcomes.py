@@ -141,6 +141,12 @@ class Usage:
     skipped_attempts
         How many of ``attempts`` were not drawn because they were known to be rejected; they have no tokens. This
         happens only after 10 000 attempts in a row without a text.
+    model_checks
+        How many judgements of this prompt's texts, surplus included, were made by constraints that run a model or
+        another expensive check, such as ``Classifier`` and ``Judge``.
+    model_seconds
+        This prompt's share of the wall-clock time of those judgements. They are made in batches, whose time is divided
+        among their texts.
     """
 
     attempts: int = 0
@@ -150,6 +156,8 @@ class Usage:
     surplus_tokens: int = 0
     computed_tokens: int = 0
     skipped_attempts: int = 0
+    model_checks: int = 0
+    model_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +295,8 @@ class Report:
         if unlucky:
             satisfied = f"{self.accepted + unlucky:,} that satisfied the constraint"
             rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))
+        if use.model_checks:
+            rows.append(("models judged", f"{counted(use.model_checks, 'text')}, {use.model_seconds:.1f} s"))
         if use.surplus_attempts:
             rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, drawn but not needed"))
         rows += [("note", note) for note in self.notes]

@@ -66,7 +66,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
         return ([call], "tool_calls", 5) if "weather" in prompt else ([" a cup of tea", "."], "stop", 5)
 
     with Server(text, model=None).running() as running:
-        monkeypatch.setattr("guardwrap.backends.endpoint.server._address", lambda url: running.url)
+        monkeypatch.setattr("guardwrap.backends.endpoint.server.plain_address", lambda url, whose: running.url)
         yield running
 
 

@@ -6,6 +6,7 @@ constraints differ in other parts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,7 +18,7 @@ from guardwrap.errors import own_error
 from guardwrap.outcomes import Draw
 from guardwrap.scheduling.backend import AttemptState, grouped
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_state import JudgedAttempt
+from guardwrap.scheduling.request_state import NO_CHECKS, JudgedAttempt, ModelChecks
 
 __all__ = ["Failures", "judge_attempts"]
 
@@ -67,14 +68,18 @@ def judge_attempts(
     judgements = {i: Judgement(False, ended[i].blame, _place(ended[i])) for i in draws if not ended[i].whole}
     whole = [i for i in draws if ended[i].whole]
     judgements |= {i: cached for i in whole if (cached := _remembered(ended[i], draws[i])) is not None}
+    checks: dict[int, ModelChecks] = {}
     with judging():
-        judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures, within)
+        judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures, within, checks)
     weights: dict[int, float] = {}
     heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
-    judged = [JudgedAttempt(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
+    judged = [
+        JudgedAttempt(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left), checks.get(i, NO_CHECKS))
+        for i in kept
+    ]
     for item in judged:
         _remember(item)
     return [*before, *judged], failures
@@ -135,8 +140,12 @@ def _judgements(
     whole: Sequence[int],
     failures: Failures,
     within: Within | None,
+    checks: dict[int, ModelChecks],
 ) -> dict[int, Judgement]:
-    """Judge whole texts: first by the cheap parts of each constraint, then those that passed by the expensive parts."""
+    """Judge whole texts: first by the cheap parts of each constraint, then those that passed by the expensive parts.
+
+    What the expensive parts cost is added to ``checks``.
+    """
     judgements: dict[int, Judgement] = {}
     left: dict[int, list[Constraint]] = {}
 
@@ -154,7 +163,12 @@ def _judgements(
     while waiting := [i for i, parts in left.items() if parts and judgements[i].satisfied]:
         following = {i: left[i].pop(0) for i in waiting}
         for places in grouped(waiting, following.__getitem__):
+            began = time.monotonic()
             by([following[places[0]]], places)
+            seconds = (time.monotonic() - began) / len(places)
+            for i in places:
+                before = checks.get(i, NO_CHECKS)
+                checks[i] = ModelChecks(before.texts + 1, before.seconds + seconds)
     return judgements
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from guardwrap.constraints.checking import Judgement
 from guardwrap.constraints.json.schema_notes import further_keys
@@ -55,6 +55,16 @@ _OWN = (
 )
 
 
+class ModelChecks(NamedTuple):
+    """How many texts expensive parts of a constraint have judged, and for how long in seconds."""
+
+    texts: int = 0
+    seconds: float = 0.0
+
+
+NO_CHECKS = ModelChecks()
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedAttempt:
     """An attempt that ended: its text, its judgement, and its log-weight in nats."""
@@ -63,6 +73,7 @@ class JudgedAttempt:
     draw: Draw
     judgement: Judgement
     log_weight: float = 0.0  # 0 if a' = a
+    checks: ModelChecks = NO_CHECKS
 
 
 def next_in_turn(waiting: dict[int, JudgedAttempt], attempt: int) -> JudgedAttempt | None:
@@ -98,6 +109,8 @@ class RequestState:
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
     computed: int = 0
+    model_checks: int = 0
+    model_seconds: float = 0.0
     began: float | None = None
     seconds: float = 0.0
     ended: str | None = None
@@ -264,6 +277,8 @@ class RequestState:
         for item in judged:
             self.waiting[item.decoded.launch.attempt] = item
             self.computed += item.decoded.computed
+            self.model_checks += item.checks.texts
+            self.model_seconds += item.checks.seconds
             if not item.judgement.satisfied:
                 insort(self.rejected_at, item.decoded.length)
             if self.rounds is not None:
@@ -336,6 +351,8 @@ class RequestState:
             sum(self.surplus),
             self.computed,
             self.skipped,
+            self.model_checks,
+            self.model_seconds,
         )
         rate = None
         if law.mode == "sample" and self.attempts:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -403,6 +404,26 @@ def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> 
     assert [ended[request] for request in requests] == expected
     seen = [size for rule in rules for part in rule.parts if isinstance(part, Costly) for size in part.seen]
     assert (max(seen) >= 6) is shared
+
+
+@pytest.mark.parametrize("slots", [1, 64])
+def test_reports_count_the_texts_that_expensive_parts_judged(slots: int) -> None:
+    class Slow(Costly):
+        def check(self, draws: Sequence[Draw], /) -> list[bool]:
+            time.sleep(0.001)
+            return super().check(draws)
+
+    first, second = Costly(1), Slow(2)
+    rules = [first & second & Length(max=5), Length(max=5)]
+    requests = [request_of(i, random_law(i, count=20), rule, watched=False) for i, rule in enumerate(rules)]
+    judged, plain = (outcome.report for outcome in served(requests, slots))
+    assert sum(first.seen) > sum(second.seen) >= 20
+    judgements = sum(first.seen) + sum(second.seen)
+    assert judged.usage.model_checks == judgements
+    assert judged.usage.model_seconds > 0.001
+    assert f"models judged {judgements} texts, " in str(judged)
+    assert (plain.usage.model_checks, plain.usage.model_seconds) == (0, 0.0)
+    assert "models judged" not in str(plain)
 
 
 @pytest.mark.slow

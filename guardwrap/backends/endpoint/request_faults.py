@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from guardwrap.backends.endpoint.answers import printable_line
 from guardwrap.backends.endpoint.transfer_limits import patience
+from guardwrap.environment.server_requests import is_temporary
 from guardwrap.errors import EndpointError, nearest
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ logger = logging.getLogger("guardwrap")
 
 _T = TypeVar("_T")
 
-_AGAIN = (408, 409, 425, 429)
 _FIRST, _LONGEST = 0.5, 30.0
 _PATIENCE = 600.0
 """Longest ``Retry-After``, in seconds, that is waited for."""
@@ -160,7 +160,7 @@ async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw)
         return Fault(
             f"{where} reports that the quota of the key is used up (HTTP {status}); raise it, or use another key"
         )
-    if status in _AGAIN or (status >= 500 and status != 501):
+    if is_temporary(status):
         wait = _retry_after(error.response.headers)
         if wait is not None and wait > _PATIENCE:
             return Fault(f"{where} answers HTTP {status}; it asks to retry only after {wait:.3g} s")

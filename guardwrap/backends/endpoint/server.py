@@ -8,8 +8,8 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from guardwrap.environment.server_requests import environment_key, plain_address
 from guardwrap.errors import UsageError, strict_arguments
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Endpoint:
         for name, value in (("base_url", base_url), ("model", model)):
             if not isinstance(value, str) or not value:
                 raise UsageError(f"Endpoint: {name} is {type(value).__name__}; give a string that is not empty")
-        self.base_url = _address(base_url)
+        self.base_url = plain_address(base_url, "Endpoint")
         self.model = model
         if api_key is not None and (not isinstance(api_key, str) or not api_key.isascii() or not api_key.strip()):
             raise UsageError("Endpoint: api_key is not a valid key; give a string of ASCII characters")
@@ -115,7 +115,7 @@ class Endpoint:
 
     def key(self) -> str | None:
         """Return the key that requests are sent with: the passed one, or that of ``OPENAI_API_KEY``; None without."""
-        return self._key or os.environ.get("OPENAI_API_KEY") or None
+        return self._key or environment_key()
 
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, model={self.model!r})"
@@ -222,17 +222,3 @@ def _client_library() -> Any:
     except ImportError:
         raise UsageError("an Endpoint needs the openai client: pip install 'guardwrap[endpoint]'") from None
     return openai
-
-
-def _address(url: str) -> str:
-    """Return a URL without secrets and without a trailing slash, or raise UsageError."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise UsageError("Endpoint: base_url is not a valid URL; give one like 'http://localhost:8000/v1'") from None
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise UsageError("Endpoint: base_url has more than a host and a path; pass a key as api_key=")
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise UsageError(f"Endpoint: base_url={url!r} is not a valid URL; give one like 'http://localhost:8000/v1'")
-    return url.rstrip("/")

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import WithJsonSchema
+from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, require, shown
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
-from guardwrap.constraints.judges.server_answers import ServerAnswers, is_server
+from guardwrap.constraints.judges.server_answers import NamedServer, ServerAnswers, is_server, names_server
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
+from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
@@ -28,6 +29,13 @@ _KEPT = 10_000
 
 _LEAST = 1e-4
 """The least probability of all answers together. Below it the model does something else than answering."""
+
+
+def _require_allowed(model: Any, info: ValidationInfo) -> Any:
+    """Reject a server in a file, which could send prompts anywhere, unless the caller passed ``allow_code=True``."""
+    if isinstance(model, str) and names_server(model) and not (info.context or {}).get("allow_code"):
+        raise ValueError(f"names a server ({short(model)}); pass allow_code=True if you trust the file")
+    return model
 
 
 @dataclass
@@ -72,7 +80,8 @@ class Judge(ScoringConstraint):
         tokens in them are read as plain text. The judge's chat template is applied, if it has one.
     model
         The judge: a ``text-generation`` pipeline, the Hub id or path of a causal language model, or an ``Endpoint``
-        whose server returns ``top_logprobs``. An endpoint cannot be written in a constraint file.
+        whose server returns ``top_logprobs``, also as a string: ``"NAME@http://localhost:8000/v1"``. In a constraint
+        file, such a string requires ``allow_code=True``.
     answer
         The answer whose probability counts.
     answers
@@ -115,7 +124,7 @@ class Judge(ScoringConstraint):
     """
 
     question: str
-    model: Annotated[Any, WithJsonSchema({"type": "string"})]
+    model: Annotated[Any, AfterValidator(_require_allowed), WithJsonSchema({"type": "string"})]
     answer: str = field(default="yes", kw_only=True)
     answers: Sequence[str] = field(default=("yes", "no"), kw_only=True)
     threshold: float = field(default=0.5, kw_only=True)
@@ -143,25 +152,32 @@ class Judge(ScoringConstraint):
         object.__setattr__(self, "on", read_view(self.on))
         object.__setattr__(self, "usage", JudgeUsage())
         object.__setattr__(self, "_memory", _Memory())
-        if not isinstance(self.model, str):
+        if not isinstance(self.model, str) or names_server(self.model):
             self._asker  # noqa: B018  # report answers that begin alike now, not at the first text
 
     @cached_property
     def _asker(self) -> LocalAnswers | ServerAnswers:
-        answers = tuple(self.answers)
-        if is_server(self.model):
-            return ServerAnswers(self.model, answers)
+        answers, server = tuple(self.answers), self._server
+        if server is not None:
+            return ServerAnswers(server, answers)
         return _named(self.model, answers) if isinstance(self.model, str) else LocalAnswers(self.model, answers)
+
+    @cached_property
+    def _server(self) -> Any:
+        """The server that is asked; None if the model is in this process."""
+        if isinstance(self.model, str):
+            return NamedServer(self.model) if names_server(self.model) else None
+        return self.model if is_server(self.model) else None
 
     @property
     def _looks(self) -> bool:
         """Whether a time limit applies. None can interrupt a request, so servers are asked while others continue."""
-        return not is_server(self.model) and super()._looks
+        return self._server is None and super()._looks
 
     def spec(self) -> dict[str, Any]:
         """Return the canonical form. A server appears as its model's name and its address, without the key."""
-        if is_server(self.model):
-            return Constraint.spec(self) | {"model": f"{self.model.model}@{self.model.base_url}"}
+        if (server := self._server) is not None:
+            return Constraint.spec(self) | {"model": f"{server.model}@{server.base_url}"}
         return super().spec()
 
     def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import re
 import socket
 import time
 import urllib.error
@@ -16,21 +17,63 @@ from typing import Any
 from guardwrap.constraints.base import require
 from guardwrap.constraints.judges.local_answers import Piece
 from guardwrap.documents.inputs import readable
-from guardwrap.errors import EndpointError
+from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address
+from guardwrap.errors import ConstraintError, EndpointError, UsageError
 
-__all__ = ["ServerAnswers", "is_server"]
+__all__ = ["NamedServer", "ServerAnswers", "is_server", "names_server"]
 
 _PARALLEL = 8
 """The most requests at the same time."""
 
 _MOST_BYTES = 2**20
-_AGAIN = (408, 409, 425, 429)
+_NAMED = re.compile(r"(.*?)@(https?://.*)", re.DOTALL)
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 
 
 def is_server(model: Any) -> bool:
     """Whether a model is an ``Endpoint``. Its class is in a higher layer, so it is known by its attributes."""
     return isinstance(getattr(model, "base_url", None), str) and isinstance(getattr(model, "model", None), str)
+
+
+def names_server(model: str) -> bool:
+    """Whether a string names a model on a server: ``"NAME@URL"``. No Hub id has these characters."""
+    return _NAMED.fullmatch(model) is not None
+
+
+class NamedServer:
+    """A model on a server, named by a string, for constraint files. Its key is that of ``OPENAI_API_KEY``.
+
+    Parameters
+    ----------
+    named
+        ``"NAME@URL"``: the server's name for the model, and the URL below which its routes are.
+
+    Attributes
+    ----------
+    model, base_url, timeout, max_retries
+        As for ``Endpoint``.
+
+    Raises
+    ------
+    ConstraintError
+        If the URL is invalid, or the name is empty.
+    """
+
+    timeout = 120.0
+    max_retries = 8
+
+    def __init__(self, named: str) -> None:
+        match = _NAMED.fullmatch(named)
+        self.model, url = match.groups() if match else ("", "")
+        require(bool(self.model), "model: give the server's name for the model in front of '@' and the URL")
+        try:
+            self.base_url = plain_address(url, "model")
+        except UsageError as error:
+            raise ConstraintError(str(error)) from None
+
+    def key(self) -> str | None:
+        """Return the key that requests are sent with; None without."""
+        return environment_key()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -112,7 +155,7 @@ class ServerAnswers:
             error.close()
             if error.code in (401, 403):
                 raise EndpointError(f"{where} rejects the key (HTTP {error.code}); set OPENAI_API_KEY") from None
-            if error.code in _AGAIN or (error.code >= 500 and error.code != 501):
+            if is_temporary(error.code):
                 raise _Again(f"{where} answers HTTP {error.code}") from None
             way_out = "check base_url, the model's name, and whether the server supports top_logprobs"
             raise EndpointError(f"{where} rejects the judge's question (HTTP {error.code}); {way_out}") from None

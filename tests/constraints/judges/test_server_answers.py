@@ -1,4 +1,7 @@
-"""Judges on a server: what is sent, what counts as an answer, faults, and the law of what is drawn with one."""
+"""Judges on a server: what is sent, what counts as an answer, faults, and the law of what is drawn with one.
+
+Covers ``environment/server_requests.py`` too.
+"""
 
 import json
 import math
@@ -13,9 +16,9 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, Endpoint, GuardedGenerator, Judge, Keyword
-from guardwrap.constraints import dump
+from guardwrap.constraints import dump, parse
 from guardwrap.constraints.judges import server_answers
-from guardwrap.errors import CheckFailed, ConstraintError, EndpointError
+from guardwrap.errors import CheckFailed, ConstraintError, EndpointError, SpecError
 from guardwrap.outcomes import Draw
 from guardwrap.testing import goodness_of_fit, table_world
 
@@ -251,3 +254,47 @@ def test_a_host_that_does_not_exist_is_not_asked_again() -> None:
 def test_answers_that_begin_alike(server: Server) -> None:
     with pytest.raises(ConstraintError, match="'yesterday' begins with 'yes'"):
         server.judge(answers=["yes", "yesterday"])
+
+
+# ------------------------------------------------------------------------------------------------ a server, by a string
+
+
+def test_a_string_names_a_server_with_the_key_of_the_environment(server: Server, monkeypatch: Any) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    named = Judge("{text}?", f"org/judge@2@{server.url}/")
+    assert named.probabilities(["a"]) == pytest.approx([0.6 / 0.8])
+    path, body, key = server.seen[0]
+    assert (path, body["model"], key) == ("/v1/chat/completions", "org/judge@2", f"Bearer {SECRET}")
+    assert SECRET not in dump(named) + repr(named)
+    server.reply = lambda question: (404, b"")
+    with pytest.raises(EndpointError, match="HTTP 404"):
+        named.check([Draw("", (), "b")])
+
+
+def test_a_file_names_a_server_only_if_it_is_trusted(server: Server) -> None:
+    named = Judge("{text}?", f"judge@{server.url}")
+    with pytest.raises(SpecError, match=r"names a server \(.*; pass allow_code=True if you trust the file"):
+        parse(dump(named))
+    with pytest.raises(SpecError, match="names a server"):
+        parse(dump(Keyword("a") | ~named))
+    read = parse(dump(named), allow_code=True).constraint
+    assert read == named
+    assert read.digest == named.digest == Judge("{text}?", Endpoint(server.url, model="judge")).digest
+    assert read.check([Draw("", (), "a")]) == [True]
+    assert pickle.loads(pickle.dumps(read)) == named
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("@http://localhost/v1", "in front of '@'"),
+        ("judge@http://", "is not a valid URL"),
+        ("judge@http://localhost:x/v1", "is not a valid URL"),
+        (f"judge@http://user:{SECRET}@localhost/v1", "more than a host and a path"),
+        (f"judge@http://localhost/v1?key={SECRET}", "more than a host and a path"),
+    ],
+)
+def test_a_string_that_names_no_server(model: str, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message) as caught:
+        Judge("{text}?", model)
+    assert SECRET not in str(caught.value)
