@@ -27,6 +27,8 @@ BANS = [
     "no-markdown",
     "no-payment-cards",
     "no-profanity",
+    "no-profanity-de",
+    "no-profanity-ru",
     "no-repetition",
     "no-urls",
     "printable-text",
