@@ -38,6 +38,12 @@ def cost(guarded: GuardedGenerator, prompt: str) -> dict[str, Any]:
     return {"answered": outcome.ok, "computed": usage.computed_tokens, "attempts": usage.attempts}
 
 
+def ratio_of_tokens(lines: list[dict[str, Any]]) -> float:
+    """Return the tokens with declared rules as a share of those with functions, all lines together."""
+    declared, functions = (sum(line[way]["computed"] for line in lines) for way in ("declared", "functions"))
+    return round(declared / max(functions, 1), 2)
+
+
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures, over prompts, and of each rule over the prompts that have it.
 
@@ -52,9 +58,11 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         computed = sum(line[way]["computed"] for line in lines)
         figures[way] = {"answered": answered, "computed per answered": round(computed / max(answered, 1))}
     figures["mean ratio"] = round(fmean(ratios.values()), 3) if ratios else None
+    figures["ratio of all tokens"] = ratio_of_tokens(both)
+    figures["prompts above 1"] = sum(ratio > 1 for ratio in ratios.values())
     rules = sorted({rule for line in both for rule in line["rules"]})
-    figures["ratio by rule"] = {
-        rule: round(fmean(ratios[line["prompt"]] for line in both if rule in line["rules"]), 2) for rule in rules
+    figures["ratio of tokens by rule"] = {
+        rule: ratio_of_tokens([line for line in both if rule in line["rules"]]) for rule in rules
     }
     return figures
 
