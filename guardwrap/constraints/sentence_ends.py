@@ -139,7 +139,7 @@ def _is_abbreviated(text: str, start: int, stop: int, following: int) -> bool:
     word = piece.split()[-1] if piece.split() else ""
     compact = "".join(piece.split())
     tail = word.rpartition("-")[2]
-    unit = _UNIT.search(before) is not None
+    unit = _SMALL.match(before, len(before) - 1) is not None and _UNIT.search(before) is not None
     if compact in MAY_END or word in MAY_END or tail in MAY_END:
         return small or (digit and word in BEFORE_NUMBER)
     if unit:

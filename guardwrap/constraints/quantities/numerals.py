@@ -45,6 +45,9 @@ class WordTable:
         self.values = values
         self.longest = max(map(len, values), default=0)
         self.beginnings = frozenset(word[:size] for word in values for size in range(len(word) + 1))
+        self.first_letters = frozenset(word[0] for word in values)
+        # A capital sigma on its own becomes σ, also where a word ends in ς.
+        self.last_letters = frozenset(form for word in values for form in (word[-1], word[-1].upper().lower()[-1]))
 
     def at(self, text: str, place: int, *, whole: bool = True) -> tuple[int, Any] | None:
         """Return the end and the value of the longest word that begins at a place; None without one.
@@ -65,6 +68,8 @@ class WordTable:
         """
         if not whole and len(text) - place <= self.longest and text[place:].lower() in self.beginnings:
             raise Unsettled
+        if text[place : place + 1].lower()[:1] not in self.first_letters:
+            return None
         for size in range(min(self.longest, len(text) - place), 0, -1):
             word = text[place : place + size].lower()
             if word not in self.values:
@@ -77,6 +82,8 @@ class WordTable:
 
     def before(self, text: str, place: int) -> tuple[int, Any] | None:
         """Return the beginning and the value of the longest word that ends at a place; None without one."""
+        if place == 0 or text[place - 1].lower()[-1] not in self.last_letters:
+            return None
         for size in range(min(self.longest, place), 0, -1):
             word = text[place - size : place].lower()
             begins = place - size
@@ -251,7 +258,8 @@ def _read_run(digits: str, style: Style) -> list[tuple[int, str, Fraction | None
             return [(0, digits, None, 0)]
         part = match["part"] or ""
         whole = "".join(char for char in match["whole"] if char.isdecimal())
-        return [(0, digits, Fraction(int(whole + part), 10 ** len(part)) * Fraction(10) ** power, len(part))]
+        value = Fraction(int(whole + part), 10 ** len(part))
+        return [(0, digits, value * Fraction(10) ** power if power else value, len(part))]
     spaced = regex.search(f"[{_SPACES}]", plain)
     if spaced is not None:
         place = spaced.start()
@@ -284,7 +292,7 @@ def _scaled(text: str, end: int, value: Fraction, style: Style, *, whole: bool) 
     while True:
         word = style.scales.at(text, after_space(text, end, whole=whole), whole=whole)
         if word is None or (last is not None and word[1] >= last):
-            return end, total + value
+            return end, total + value if total else value
         end, last = word
         total, value = total + value * last, Fraction(0)
         if not regex.match(rf"[{UNSPACED}\p{{Hangul}}]", text[end - 1]):
