@@ -40,8 +40,8 @@ def cost(guarded: GuardedGenerator, prompt: str) -> dict[str, Any]:
 
 def ratio_of_tokens(lines: list[dict[str, Any]]) -> float:
     """Return the tokens with declared rules as a share of those with functions, all lines together."""
-    declared, functions = (sum(line[way]["computed"] for line in lines) for way in ("declared", "functions"))
-    return round(declared / max(functions, 1), 2)
+    tokens: dict[str, int] = {way: sum(line[way]["computed"] for line in lines) for way in ("declared", "functions")}
+    return round(tokens["declared"] / max(tokens["functions"], 1), 2)
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
