@@ -1,0 +1,218 @@
+"""What rare rules cost with a twist, and whether its texts follow the model: ten words of a story model.
+
+    python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
+    python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
+    python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,cars --out rare-confirmed.jsonl
+
+``bank`` draws texts of 30 tokens from ``<s>`` at temperature 1 with ``transformers`` alone, 512 in a file. Those with a
+word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
+``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. ``confirm`` draws as many
+texts of some words as the bank has, and compares where the word stands, its neighbors and the length of the texts by
+two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
+"""
+
+import argparse
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from scipy import stats
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
+
+TOKENS = 30
+ROWS = 512
+TEXTS = 64
+WORDS = ("night", "cars", "river", "king", "princess", "castle", "robot", "dragon", "turtles", "butterflies")
+SETTINGS: dict[str, Any] = {
+    "do_sample": True,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "max_new_tokens": TOKENS,
+}
+LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
+
+
+def load(path: str) -> tuple[Any, Any]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(path)
+
+
+def draw_bank(path: str, folder: Path, batches: int) -> None:
+    """Draw texts from the model, with a seed for each file."""
+    model, tokenizer = load(path)
+    start = torch.full((ROWS, 1), tokenizer.bos_token_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(batches):
+        file = folder / f"{number}.npy"
+        if file.exists():
+            continue
+        torch.manual_seed(1000 + number)
+        end = tokenizer.eos_token_id
+        ids = model.generate(start, attention_mask=torch.ones_like(start), pad_token_id=end, **SETTINGS)[:, 1:].numpy()
+        padding = ((0, 0), (0, TOKENS - ids.shape[1]))
+        np.save(file, np.pad(ids.astype(np.int32), padding, constant_values=end))
+
+
+def texts_of(tokenizer: Any, folder: Path) -> list[str]:
+    """Return the texts of a bank, as the wrapper returns them."""
+    rows = [row for file in sorted(folder.glob("*.npy")) for row in np.load(file).tolist()]
+    start = [tokenizer.bos_token_id]
+    whole = tokenizer.batch_decode([start + row for row in rows], skip_special_tokens=True)
+    return [text.lstrip() for text in whole]
+
+
+def drawn(guarded: GuardedGenerator, count: int, seed: int, target: float) -> dict[str, Any]:
+    """Return texts with what they cost in all, and the report's figures."""
+    began = time.process_time()
+    sampler = qrs(target_tvd=target)
+    budget = Budget(max_attempts=None, max_computed_tokens=20_000_000)
+    (outcome,) = guarded.run([""], num_return_sequences=count, sampler=sampler, budget=budget, seed=seed, **SETTINGS)
+    learned = [LEARNED.search(note) for note in outcome.report.notes]
+    attempts, computed = (int(next(m for m in learned if m)[group].replace(",", "")) for group in (1, 2))
+    usage, evidence = outcome.report.usage, outcome.report.evidence
+    return {
+        "ended": outcome.report.ended,
+        "texts": len(outcome.texts),
+        "learning": attempts,
+        "attempts": usage.attempts + usage.surplus_attempts,
+        "attempts a text": round((attempts + usage.attempts + usage.surplus_attempts) / max(1, len(outcome.texts)), 1),
+        "computed tokens": computed + usage.computed_tokens,
+        "cpu seconds": round(time.process_time() - began, 1),
+        "evidence": {name: plain(figure) for name, figure in evidence.items()},
+        "drawn": list(outcome.texts),
+    }
+
+
+def plain(figure: Any) -> Any:
+    low = getattr(figure, "low", None)
+    return figure if low is None else [figure.value, low, figure.high]
+
+
+def has(word: str, text: str) -> bool:
+    return re.search(rf"\b{word}\b", text, re.IGNORECASE) is not None
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def measure_words(path: str, bank: Sequence[str], words: Sequence[str], out: Path, seed: int) -> None:
+    """Write a line for each word that has none in the file."""
+    model, tokenizer = load(path)
+    finished = {line["word"] for line in lines_of(out)}
+    for word in words:
+        if word in finished:
+            continue
+        share = sum(has(word, text) for text in bank) / len(bank)
+        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
+        line = {"word": word, "Z": share, "seed": seed, **drawn(guarded, TEXTS, seed, 0.1)}
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(word, {name: line[name] for name in ("Z", "attempts a text", "evidence")}, flush=True)
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the table of the words, and its median."""
+    rows = ["word, Z, rejection, twist, acceptance, TVD"]
+    for line in lines:
+        evidence, share = line["evidence"], line["Z"]
+        rejection = round(1 / share) if share else "?"
+        tvd = evidence.get("tvd")
+        rows.append(f"{line['word']}, {share:.5f}, {rejection}, {line['attempts a text']}, {tvd}")
+    rows.append(f"median attempts a text: {median(line['attempts a text'] for line in lines):.1f}")
+    return "\n".join(rows)
+
+
+def features(word: str, texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return of each text where the word stands, what is beside it, and how long the text is."""
+    split = [re.findall(r"[\w']+|[^\w\s]", text.lower()) for text in texts]
+    places = [words.index(word) for words in split]
+    return {
+        "place": places,
+        "length": [len(words) for words in split],
+        "word before": [words[place - 1] if place else "" for words, place in zip(split, places, strict=True)],
+        "word after": [" ".join(words[place + 1 : place + 2]) for words, place in zip(split, places, strict=True)],
+    }
+
+
+def compared(one: Sequence[Any], other: Sequence[Any]) -> dict[str, float]:
+    """Return the distance of two samples of a feature, and the p-value of the test that they have one distribution.
+
+    Numbers: the two-sample Kolmogorov-Smirnov test, with its statistic. Words: the chi-squared test on those with at
+    least ten in both samples together, the others as one, with half the sum of the differences of shares.
+    """
+    if isinstance(one[0], int):
+        test = stats.ks_2samp(one, other)
+        return {"distance": round(float(test.statistic), 3), "p": round(float(test.pvalue), 4)}
+    counts = Counter(one), Counter(other)
+    common = [word for word, count in (counts[0] + counts[1]).items() if count >= 10]
+    table = [[count[word] for word in common] for count in counts]
+    rest = [count.total() - sum(row) for count, row in zip(counts, table, strict=True)]
+    if any(rest):
+        table = [[*row, left] for row, left in zip(table, rest, strict=True)]
+    shares = [np.array(row) / sum(row) for row in table]
+    distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
+    return {"distance": round(distance, 3), "p": round(float(stats.chi2_contingency(table).pvalue), 4)}
+
+
+def confirm(path: str, bank: Sequence[str], words: Sequence[str], out: Path, seed: int) -> None:
+    """Compare exact draws of words with draws by a twist and QRS, as many."""
+    model, tokenizer = load(path)
+    finished = {line["word"] for line in lines_of(out)}
+    for word in words:
+        if word in finished:
+            continue
+        exact = [text for text in bank if has(word, text)]
+        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
+        line = drawn(guarded, len(exact), seed, 0.1)
+        texts = line.pop("drawn")
+        of_exact, of_twisted = features(word, exact), features(word, texts)
+        # What two halves of the exact draws differ by is the size of noise.
+        halves = features(word, exact[::2]), features(word, exact[1::2])
+        line |= {
+            "word": word,
+            "exact": len(exact),
+            "seed": seed,
+            "tests": {name: compared(of_exact[name], of_twisted[name]) for name in of_exact},
+            "halves": {name: compared(halves[0][name], halves[1][name]) for name in of_exact},
+        }
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["bank", "words", "confirm", "summary"])
+    parser.add_argument("--model", required=True, help="folder of the story model")
+    parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--words", default=",".join(WORDS))
+    parser.add_argument("--out", type=Path, default=Path("rare.jsonl"))
+    parser.add_argument("--seed", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    if options.what == "bank":
+        draw_bank(options.model, options.bank, options.batches)
+        return
+    if options.what == "summary":
+        print(summary(lines_of(options.out)))
+        return
+    bank = texts_of(load(options.model)[1], options.bank)
+    how = measure_words if options.what == "words" else confirm
+    how(options.model, bank, options.words.split(","), options.out, options.seed)
+
+
+if __name__ == "__main__":
+    main()
