@@ -154,7 +154,7 @@ class Bench:
         self.model, self.tokenizer = load_local()
         self.pipe = transformers.pipeline("text-generation", model=self.model, tokenizer=self.tokenizer)
         self.passes = 0
-        self.model.register_forward_pre_hook(self._count)
+        self.hook = self.model.register_forward_pre_hook(self._count)
         self.guarded = GuardedGenerator(self.pipe, Length(min=0), budget=BUDGET, on_exhausted="none")
         self.draw(TASKS[-1], 2, 0, constraints=Length(min=0))  # finds out how to keep rows, and how tokens decode
 

@@ -232,10 +232,12 @@ def test_the_official_suite_is_counted(
 
 
 @pytest.fixture
-def bench(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> structured.Bench:
+def bench(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[structured.Bench]:
     """With the embedded model of all tests."""
     monkeypatch.setattr(structured, "load_local", lambda: local)
-    return structured.Bench()
+    bench = structured.Bench()
+    yield bench
+    bench.hook.remove()
 
 
 @pytest.mark.xdist_group("local")

@@ -9,9 +9,11 @@ import torch
 
 __all__ = ["is_quantised", "shared_copy"]
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
-    """Copy a model's modules without copying its parameters and buffers, which are the same tensors in both.
+    """Copy a model's modules without copying its parameters, buffers and hooks, which are the same objects in both.
 
     Changes to the copy's modules, such as adding an adapter, do not affect the model, even in other threads.
 
@@ -30,6 +32,8 @@ def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
             if type(parameter) is torch.nn.Parameter:
                 alias = torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
                 shared[id(parameter)] = alias
+    # Hooks may belong to objects that cannot be copied, or that would no longer see the calls of a copy.
+    shared |= {id(hook): hook for module in model.modules() for name in _HOOKS for hook in vars(module)[name].values()}
     return copy.deepcopy(model, shared)
 
 

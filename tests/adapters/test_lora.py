@@ -135,6 +135,28 @@ def test_negative_controls_of_what_stays(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not unchanged(before, world.model)
 
 
+class Passes:
+    """Counts a model's passes; cannot be copied, as it has a lock."""
+
+    def __init__(self) -> None:
+        self.lock, self.count = threading.Lock(), 0
+
+    def hook(self, *_: Any) -> None:
+        with self.lock:
+            self.count += 1
+
+
+def test_hooks_see_what_an_adapted_model_computes() -> None:
+    world, passes = world_of(), Passes()
+    world.model.register_forward_pre_hook(passes.hook)
+    adapted = trained(world.model)
+    ids = torch.tensor([[1, 2, 1, 2]])
+    adapted(input_ids=ids)
+    assert passes.count == 1
+    world.model(input_ids=ids)
+    assert passes.count == 2
+
+
 def test_tied_weights_stay_tied() -> None:
     world = world_of()
     world.model.lm_head.weight = world.model.model.embed_tokens.weight
