@@ -183,6 +183,12 @@ class PrefixWatch:
         grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
         return self._reader.violated(before, grown)
 
+    def adds_text(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Return for each candidate of the next token whether it adds visible text."""
+        ids = tuple(token_ids)
+        before = self._reading(ids).text
+        return [len(self._decode([*ids, token], before)) > len(before) for token in candidates]
+
     def monitor(self, token_ids: Sequence[int]) -> tuple[str, Monitor]:
         """Return the text read so far, and a monitor that judges what comes after it."""
         before = self._reading(tuple(token_ids))
