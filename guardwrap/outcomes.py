@@ -163,7 +163,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """The generation settings because of which no text can satisfy the constraint.
+    """The generation settings because of which no text satisfies the constraint.
 
     Parameters
     ----------
@@ -176,12 +176,16 @@ class Obstacle:
         The number of new tokens before that token. They are the only ones that the settings allow without a violation.
     at_least
         Whether ``probability`` is a lower bound, because not all tokens could be judged.
+    textless
+        Whether the settings leave tokens without visible text, such as white space, after which others may be possible.
+        Then it is not certain that no text can be drawn.
     """
 
     settings: tuple[str, ...]
     probability: float
     after: int = 0
     at_least: bool = False
+    textless: bool = False
 
     def __str__(self) -> str:
         several = len(self.settings) > 1
@@ -191,7 +195,8 @@ class Obstacle:
         tokens = f"tokens that are possible after {first}" if self.after else "possible first tokens"
         if not several and names.startswith("max_new_tokens="):
             return f"{names} ends every text too early, and the {tokens} have probability {chance}"
-        return f"{names} {'leave' if several else 'leaves'} out all {tokens}, which have probability {chance}"
+        left = " except those without visible text" * self.textless
+        return f"{names} {'leave' if several else 'leaves'} out all {tokens}{left}, which have probability {chance}"
 
     def remedies(self) -> list[str]:
         """Return how to turn each setting off, with Python arguments."""
@@ -268,8 +273,8 @@ class Report:
         declare are ``*``, or a reason that has none, such as ``"not JSON"`` or ``"incomplete JSON"``.
         Attempts whose place is not known are not counted.
     obstacle
-        If ``ended`` is ``"impossible"``, the settings that leave out every token that is needed, and the probability of
-        these tokens without them; None if it is not known that settings are the reason.
+        If no text satisfies the constraint, the settings that leave out every token that is needed, and the probability
+        of these tokens without them; None if it is not known that settings are the reason.
     """
 
     drawn_from: str
@@ -309,8 +314,8 @@ class Report:
             for label, of in blamed(parts, self.usage.attempts).items()
         ][:2]
         blame = f"{', '.join(worst)}; " if worst else ""
-        if self.obstacle is not None:
-            remedies = " and ".join(self.obstacle.remedies())
+        remedies = "" if self.obstacle is None else " and ".join(self.obstacle.remedies())
+        if remedies and self.ended == "impossible":
             return f"{blame}{remedies}, weaken the constraint, or describe it in the prompt"
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
@@ -319,7 +324,8 @@ class Report:
             rate += f"{self.cut_off:,} were cut off by max_new_tokens, so try a larger one; "
         away = self.proposal is not None and self.sampler in ("qrs", "imh")
         plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
-        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or describe it in the prompt{plan}"
+        what = f"{remedies}, raise" if remedies else "raise"
+        return f"{why}{blame}{rate}{what} the budget, weaken the constraint, or describe it in the prompt{plan}"
 
     def _most_often_at(self, part: str) -> str:
         """Return where a part was violated most often, in brackets; "" if that is not known."""

@@ -8,11 +8,12 @@ needed, and how probable they are without it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation import (
@@ -42,7 +43,7 @@ from guardwrap.scheduling.inquiry import LONGEST
 
 __all__ = ["diagnosed"]
 
-SECONDS = 1.0
+SECONDS = 2.0
 """Time for judging tokens after one prefix; as much again if the limit on the number of tokens may be the reason."""
 
 FIRST_JUDGED, JUDGED = 8, 1024
@@ -77,7 +78,8 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
     """Find out whether a request's settings leave any text that satisfies the constraint.
 
     As long as exactly one next token is possible, its successors are looked at, up to ``LONGEST`` tokens. Where more
-    tokens are possible, nothing is known.
+    tokens are possible, nothing is known. If all of these add no visible text, such as white space before JSON, texts
+    remain, but the settings that leave out the others are known.
 
     Parameters
     ----------
@@ -100,21 +102,33 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
         return Diagnosis()
     while True:
         place = _Place(launch, lookahead, prefix, logits_after(prefix))
-        possible = place.possible()
-        if possible is not None and not possible:
-            return Diagnosis(True, place.obstacle(), computed)
-        ends = law.criteria or len(prefix) + 1 >= min(law.most_new, LONGEST)
-        if possible is None or len(possible) > 1 or ends or possible[0] in law.end_ids:
+        possible = place.few_possible()
+        if possible is None:
             return Diagnosis(computed=computed)
-        prefix = (*prefix, *possible)
+        if not any(possible.values()):  # none is left, or only tokens without text
+            return Diagnosis(not possible, place.obstacle(textless=bool(possible)), computed)
+        (token,) = possible
+        if law.criteria or token in law.end_ids or len(prefix) + 1 >= min(law.most_new, LONGEST):
+            return Diagnosis(computed=computed)
+        prefix = (*prefix, token)
         computed += len(prefix)  # the model reads the prefix from its beginning
 
 
+_UNJUDGED = "not judged"
+
+
 class _Share(NamedTuple):
-    """The probability of the tokens that are possible, and of those that could not be judged."""
+    """The probability of tokens that are possible, of those without text, and of those that were not judged."""
 
     possible: float
-    unknown: float
+    textless: float
+    unjudged: float
+
+    @classmethod
+    def of(cls, verdicts: npt.NDArray[np.object_], shares: npt.NDArray[np.float64]) -> _Share:
+        """Sum the probabilities of tokens by their verdicts, ``[tokens]`` each."""
+        kinds = ([verdict is kind for verdict in verdicts] for kind in (True, None, _UNJUDGED))
+        return cls(*(float(shares[np.array(kind, dtype=bool)].sum()) for kind in kinds))
 
 
 class _Place:
@@ -141,13 +155,15 @@ class _Place:
         if len(prefix) + 1 >= self._law.most_new:
             self._judges[True] = _Judge(lookahead.unlimited(), prefix)
 
-    def possible(self) -> list[int] | None:
-        """Return the tokens that can be drawn and are not known to lead to rejection only; None if there is no time."""
+    def few_possible(self) -> dict[int, bool | None] | None:
+        """Return the verdicts on tokens that can be drawn and are not dead, if they are few; see ``_Judge``."""
         tokens, _ = self._candidates(())
-        return self._judges[False].not_dead(tokens.tolist())
+        return self._judges[False].few_possible(tokens.tolist())
 
-    def obstacle(self) -> Obstacle | None:
-        """Return the settings that leave out all possible tokens; None if that is not known.
+    def obstacle(self, *, textless: bool) -> Obstacle | None:
+        """Return the settings that leave out all possible tokens with text; None if that is not known.
+
+        ``textless`` says whether they leave some without text.
 
         A setting that does so alone is preferred, of several the one that leaves out most. Otherwise the settings are a
         smallest set: each of them leaves out all possible tokens if only the others are turned off.
@@ -164,7 +180,8 @@ class _Place:
         if share.possible == 0:
             return None
         names = tuple(self._name(each) for each in off)
-        return Obstacle(names, share.possible, len(self._prefix), share.unknown > NOTABLE * share.possible)
+        missing = share.unjudged + (0.0 if textless else share.textless)
+        return Obstacle(names, share.possible, len(self._prefix), missing > NOTABLE * share.possible, textless)
 
     def _settings(self) -> list[Any]:
         """Return the processors that can leave out tokens, and ``_LIMIT`` if texts end with the next token."""
@@ -180,11 +197,8 @@ class _Place:
     def _share(self, off: Collection[Any]) -> _Share:
         """Return the share of possible tokens with some settings turned off."""
         tokens, log_probabilities = self._candidates(off)
-        verdicts = self._judges[any(each is _LIMIT for each in off)].verdicts(tokens.tolist())
-        shares = np.exp(log_probabilities)
-        possible = np.array([verdict is True for verdict in verdicts], dtype=bool)
-        unknown = np.array([verdict is None for verdict in verdicts], dtype=bool)
-        return _Share(float(shares[possible].sum()), float(shares[unknown].sum()))
+        judge = self._judges[any(each is _LIMIT for each in off)]
+        return judge.share(tokens.tolist(), np.exp(log_probabilities))
 
     def _candidates(self, off: Collection[Any]) -> Candidates:
         """Return the distribution of the next token with some settings turned off."""
@@ -199,29 +213,46 @@ class _Place:
 
 
 class _Judge:
-    """Judges next tokens after one prefix, each once, within ``SECONDS``."""
+    """Judges next tokens after one prefix, the most likely first and each once, within ``SECONDS``."""
 
     def __init__(self, lookahead: Lookahead, prefix: Ids) -> None:
         self._lookahead = lookahead
         self._prefix = prefix
-        self._known: dict[int, bool | None] = {}
+        self._verdicts: dict[int, bool | None] = {}
         self._began: float | None = None
         self._at_once = FIRST_JUDGED
 
-    def verdicts(self, tokens: Sequence[int]) -> list[bool | None]:
-        """Return for each token whether it is possible; None if that is not known."""
-        self._look_at(tokens)
-        return [self._known.get(token) for token in tokens]
+    def few_possible(self, tokens: Sequence[int]) -> dict[int, bool | None] | None:
+        """Return the verdicts on tokens that are not dead, if at most one of them adds text or if none does.
 
-    def not_dead(self, tokens: Sequence[int]) -> list[int] | None:
-        """Return the tokens that are not known to lead to rejection only; None if there is no time to judge all."""
-        self._look_at(tokens)
-        return [t for t in tokens if self._known[t] is not False] if all(t in self._known for t in tokens) else None
+        None if there are more, or there is no time to judge all.
+        """
+        for _ in self._chunks(tokens):
+            left = {token: self._verdicts[token] for token in tokens if self._verdicts.get(token, False) is not False}
+            if len(left) > 1 and any(left.values()):
+                return None
+        if not all(token in self._verdicts for token in tokens):
+            return None
+        return {token: self._verdicts[token] for token in tokens if self._verdicts[token] is not False}
 
-    def _look_at(self, tokens: Sequence[int]) -> None:
-        rest = [token for token in tokens if token not in self._known]
+    def share(self, tokens: Sequence[int], shares: npt.NDArray[np.float64]) -> _Share:
+        """Return the share of the possible tokens. The least likely ones are not judged if they hardly matter."""
+        places = {token: place for place, token in enumerate(tokens)}
+        verdicts = np.array([self._verdicts.get(token, _UNJUDGED) for token in tokens], dtype=object)
+        for some in self._chunks(tokens):
+            verdicts[[places[token] for token in some]] = [self._verdicts[token] for token in some]
+            share = _Share.of(verdicts, shares)
+            if share.unjudged <= NOTABLE * share.possible:
+                break
+        return _Share.of(verdicts, shares)
+
+    def _chunks(self, tokens: Sequence[int]) -> Iterator[list[int]]:
+        """Judge tokens together, some at a time, and yield them; the first yield is of none."""
+        yield []
+        rest = [token for token in tokens if token not in self._verdicts]
         self._began = time.monotonic() if self._began is None else self._began
         while rest and time.monotonic() - self._began < SECONDS:
             some, rest = rest[: self._at_once], rest[self._at_once :]
-            self._known.update(zip(some, self._lookahead.outlook(self._prefix, some), strict=True))
+            self._verdicts.update(zip(some, self._lookahead.outlook(self._prefix, some), strict=True))
             self._at_once = min(2 * self._at_once, JUDGED)
+            yield some

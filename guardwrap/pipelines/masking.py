@@ -122,9 +122,9 @@ class ConstraintMask:
         return [next(fails if ends else violated) for ends in over]
 
     def outlook(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool | None]:
-        """Return for each candidate whether it is possible, that is not dead; None if it adds no text yet.
+        """Return for each candidate whether it is possible, that is not dead; None if it adds no visible text.
 
-        A token without text, such as half a character, is not judged before later ones complete it.
+        Half a character is not judged before later tokens complete it, and white space may lead nowhere.
 
         Raises
         ------

@@ -66,7 +66,7 @@ class Lookahead(TokenMask, Protocol):
     def outlook(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool | None]:
         """Return for each candidate for the next token whether it is possible: False if it is excluded.
 
-        None if that is not known, because it adds no text.
+        None if it is not excluded, but adds no visible text: white space, or half a character.
         """
 
     def unlimited(self) -> Self:
@@ -117,7 +117,7 @@ class Diagnosis(NamedTuple):
     impossible
         Whether it is certain that they do not.
     obstacle
-        The settings that are the reason; None if that is not known.
+        The settings that are the reason; None if that is not known. They may be known although some texts are left.
     computed
         Tokens for which the model was run to find that out.
     """

@@ -2,8 +2,9 @@
 
 Under a pipeline's default settings, such as ``top_k=50``, a constraint may be out of reach: none of the 50 most likely
 first tokens begins a text that satisfies it. Then every attempt is rejected with its first token. The backend looks for
-the reason once per request (``Backend.diagnose``), after ``LOOK`` such attempts, or when the request ends before that.
-No attempt is drawn differently, and a request continues unless all further attempts are certain to be rejected.
+the reason once per request (``Backend.diagnose``): after ``LOOK`` such attempts, or when the budget ends and no attempt
+has satisfied the constraint. No attempt is drawn differently, and a request continues unless all further attempts are
+certain to be rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LOOK = 256
 """Number of attempts, all rejected early, after which the reason is looked for. Cached prefixes make them cheap."""
 
 LONGEST = 4
-"""Number of tokens within which all attempts must be rejected. Longer ones mean that the settings leave some choice."""
+"""Number of tokens within which these attempts must be rejected. Longer ones mean that the settings leave a choice."""
 
 PATIENCE_AT_END = 5.0
 """Seconds that a request which has ended waits for the reason. Functions of users are not interrupted."""
@@ -66,8 +67,8 @@ class Inquiry:
             Number of tokens of the longest rejected attempt.
         """
         if not self.running and self.diagnosis is None and not satisfied:
-            due = decided == LOOK if ended is None else ended in _ENDS
-            self.running = due and (longest <= LONGEST or ended == "impossible")
+            early = decided == LOOK and longest <= LONGEST
+            self.running = early if ended is None else ended in _ENDS
             self.began = time.monotonic()
         return self.running
 

@@ -436,7 +436,7 @@ class RequestState:
             ),
             proposal=request.proposal,
             cut_off=self.cut_off,
-            obstacle=self.inquiry.obstacle,
+            obstacle=None if self.satisfied else self.inquiry.obstacle,
             places={title: dict(counts.most_common(_PLACES)) for title, counts in self.places.items()},
         )
         draws = tuple(self.accepted)

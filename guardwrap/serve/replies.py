@@ -64,12 +64,11 @@ def _changes(report: Report, request: ParsedRequest) -> list[str]:
     length = request.length_field or ("max_output_tokens" if request.prompt_field == "input" else "max_tokens")
     longer = [f"a {length} above {options['max_new_tokens']}"] if cut_off >= MANY_CUT_OFF else []
     masked = [] if options.get("proposal") else ['"guardwrap": {"proposal": "masked", "sampler": "qrs"}']
-    if report.obstacle is not None:
-        fields = {**_OFF, "max_new_tokens": f"a {length} above {options.get('max_new_tokens')}"}
-        return [*(fields[name] for name in report.obstacle.names if name in fields), "a weaker constraint"]
+    fields = {**_OFF, "max_new_tokens": f"a {length} above {options.get('max_new_tokens')}"}
+    off = [] if report.obstacle is None else [fields[name] for name in report.obstacle.names if name in fields]
     if report.ended == "impossible":
-        return [*longer, '"top_k": -1', "a weaker constraint"]
-    return [*longer, *masked] or ["a weaker constraint, or a prompt that describes it"]
+        return [*(off if report.obstacle is not None else [*longer, '"top_k": -1']), "a weaker constraint"]
+    return [*off, *longer, *masked] or ["a weaker constraint, or a prompt that describes it"]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from guardwrap.backends import ruled_out
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Obstacle, Outcome, Report
+from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.scheduling import inquiry
 from guardwrap.testing import World, llama_world, table_world
@@ -346,6 +347,44 @@ def test_a_json_array_under_the_default_top_k() -> None:
     assert outcome.report.obstacle.probability == pytest.approx(float(shares[bracket]), rel=1e-5)
 
 
+def json_world() -> World:
+    """A world in which the most likely tokens are a space and a letter, and a bracket is possible."""
+    made = table_world(1, letters="a[]1 ", max_new_tokens=4)
+    with torch.no_grad():
+        for letter, score in {"a": 2.0, " ": 3.0, "[": -1.0, "]": -2.0, "1": -2.0}.items():
+            made.model.table[..., made.tokenizer.convert_tokens_to_ids(letter)] = score
+    return made
+
+
+@pytest.mark.parametrize("proposal", [None, Masked()])
+def test_white_space_alone_is_no_proof_but_the_setting_is_named(proposal: Any) -> None:
+    """JSON may begin with white space, after which the bracket might be likely: the run uses its budget."""
+    schema, made = JSONSchema({"type": "array"}), json_world()
+    report = report_of(made, schema, top_k=2, proposal=proposal, budget=Budget(max_attempts=300))
+    assert report.obstacle is not None
+    assert report.obstacle.textless
+    assert not report.obstacle.at_least
+    assert report.obstacle.probability == pytest.approx(first_tokens(made, "["), rel=1e-5)
+    sentence = "top_k=2 leaves out all possible first tokens except those without visible text, which have probability"
+    assert sentence in report.headline()
+    if proposal is None:
+        assert (report.ended, report.usage.attempts) == ("max_attempts", 300)
+        assert "pass top_k=0, raise the budget, weaken the constraint" in report.advice()
+
+
+def test_a_setting_that_leaves_what_is_needed_is_not_named() -> None:
+    made = json_world()
+    report = report_of(made, JSONSchema({"type": "array", "minItems": 3}), top_k=4, budget=Budget(max_attempts=300))
+    assert report.obstacle is None
+
+
+def test_negative_control_white_space_taken_for_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixWatch, "adds_text", lambda watch, ids, tokens: [True] * len(tokens))
+    obstacle = report_of(json_world(), JSONSchema({"type": "array"}), top_k=2).obstacle
+    assert obstacle is not None
+    assert obstacle.settings == ("max_new_tokens=4",), "only spaces were followed, and the bracket was forgotten"
+
+
 def test_checks_without_verdicts_run_as_long_as_the_budget() -> None:
     @constraint
     def never(text: str) -> bool:
@@ -363,6 +402,7 @@ def test_reports_keep_it_as_plain_data() -> None:
         "probability": probability,
         "after": 0,
         "at_least": False,
+        "textless": False,
     }
     assert (
         str(dataclasses.replace(report, obstacle=Obstacle(("a", "b=1", "c"), 0.25)))

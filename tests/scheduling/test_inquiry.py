@@ -76,7 +76,7 @@ def served(backend: TableBackend, requests: Sequence[Request]) -> list[Outcome]:
         (None, LOOK - 1, 0, 1, False),
         (None, LOOK + 1, 0, 1, False),
         ("max_attempts", 5, 0, 1, True),
-        ("max_attempts", 5, 0, LONGEST + 1, False),
+        ("max_attempts", 5, 0, LONGEST + 1, True),
         ("max_seconds", 5, 0, 1, True),
         ("deadline", 5, 0, 1, False),
         ("complete", 5, 1, 1, False),
@@ -149,6 +149,16 @@ def test_what_continues_is_as_without_it(look: int, monkeypatch: pytest.MonkeyPa
     backend = Asked(8, Diagnosis)
     assert [facts(outcome) for outcome in served(backend, requests)] == plain
     assert backend.asked
+
+
+def test_a_request_that_gets_a_text_names_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiry, "LOOK", 1)
+    suspicion = REASON._replace(impossible=False)
+    backend = Asked(8, lambda: suspicion)
+    outcomes = served(backend, [asking(rule=Regex("bb"), budget=Budget(max_attempts=most)) for most in (1, 1000)])
+    assert backend.asked
+    assert [outcome.report.ended for outcome in outcomes] == ["max_attempts", "complete"]
+    assert [outcome.report.obstacle for outcome in outcomes] == [suspicion.obstacle, None]
 
 
 def fails() -> Diagnosis:

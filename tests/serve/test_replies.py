@@ -131,3 +131,13 @@ def test_the_error_begins_with_the_settings_that_rule_all_texts_out(settings, fi
     _, _, named = caught.value.message.partition("in this request: ")
     assert named == ", ".join([*fields, "a weaker constraint"])
     assert caught.value.body()["error"]["guardwrap"]["obstacle"]["settings"] == list(settings)
+
+
+def test_settings_that_leave_only_white_space_are_named_too():
+    counts = ("nothing", "rejection", 1, 2, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
+    report = Report(*counts, obstacle=Obstacle(("top_k=50",), 0.0031, textless=True))
+    with pytest.raises(ErrorResponse) as caught:
+        require_complete(outcome((), report), ParsedRequest("tiny", ["p"], {}))
+    assert "the budget of attempts is spent: top_k=50 leaves out all possible first" in caught.value.message
+    _, _, named = caught.value.message.partition("in this request: ")
+    assert named.startswith('"top_k": -1, "guardwrap": {"proposal": "masked"')
