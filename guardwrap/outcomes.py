@@ -22,6 +22,7 @@ __all__ = [
     "SAMPLER",
     "Draw",
     "Estimate",
+    "Obstacle",
     "Outcome",
     "Report",
     "Usage",
@@ -161,6 +162,65 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """The generation settings because of which no text satisfies the constraint.
+
+    Parameters
+    ----------
+    settings
+        The settings, such as ``("top_k=50",)``. If there are several, none of them is the obstacle alone.
+    probability
+        The probability that the next token is a possible one if these settings are turned off and all others stay. A
+        token is possible if no verdict shows that every text that continues with it violates the constraint.
+    after
+        The number of new tokens before that token. They are the only ones that the settings allow without a violation.
+    at_least
+        Whether ``probability`` is a lower bound, because not all tokens could be judged.
+    textless
+        Whether the settings leave tokens without visible text, such as white space, after which others may be possible.
+        Then it is not certain that no text can be drawn.
+    """
+
+    settings: tuple[str, ...]
+    probability: float
+    after: int = 0
+    at_least: bool = False
+    textless: bool = False
+
+    def __str__(self) -> str:
+        several = len(self.settings) > 1
+        names = " and ".join([", ".join(self.settings[:-1]), self.settings[-1]]) if several else self.settings[0]
+        chance = f"{'at least ' * self.at_least}{digits(self.probability)} without {'them' if several else 'it'}"
+        first = "the first token" if self.after == 1 else f"the first {self.after} tokens"
+        tokens = f"tokens that are possible after {first}" if self.after else "possible first tokens"
+        if not several and names.startswith("max_new_tokens="):
+            return f"{names} ends every text too early, and the {tokens} have probability {chance}"
+        left = " except those without visible text" * self.textless
+        return f"{names} {'leave' if several else 'leaves'} out all {tokens}{left}, which have probability {chance}"
+
+    def remedies(self) -> list[str]:
+        """Return how to turn each setting off, with Python arguments."""
+        return [_OFF.get(name, f"leave out {name}") for name in self.names]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the settings, without their values."""
+        return [setting.partition("=")[0] for setting in self.settings]
+
+
+_OFF = {
+    "top_k": "pass top_k=0",
+    "top_p": "pass top_p=1.0",
+    "min_p": "pass min_p=0.0",
+    "typical_p": "pass typical_p=1.0",
+    "epsilon_cutoff": "pass epsilon_cutoff=0.0",
+    "eta_cutoff": "pass eta_cutoff=0.0",
+    "max_new_tokens": "raise max_new_tokens",
+}
+"""How to turn off a setting that leaves out tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The distribution that the texts of one prompt were drawn from, what they cost, and what was requested.
 
@@ -212,6 +272,9 @@ class Report:
         the most frequent 20. A place is a path such as ``$.items[].name``, in which keys that the schema does not
         declare are ``*``, or a reason that has none, such as ``"not JSON"`` or ``"incomplete JSON"``.
         Attempts whose place is not known are not counted.
+    obstacle
+        If no text satisfies the constraint, the settings that leave out every token that is needed, and the probability
+        of these tokens without them; None if it is not known that settings are the reason.
     """
 
     drawn_from: str
@@ -232,6 +295,7 @@ class Report:
     proposal: str | None = None
     cut_off: int = 0
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    obstacle: Obstacle | None = None
 
     def headline(self) -> str:
         """Return one sentence: how many texts, their distribution, and the attempts per text."""
@@ -250,6 +314,9 @@ class Report:
             for label, of in blamed(parts, self.usage.attempts).items()
         ][:2]
         blame = f"{', '.join(worst)}; " if worst else ""
+        remedies = "" if self.obstacle is None else " and ".join(self.obstacle.remedies())
+        if remedies and self.ended == "impossible":
+            return f"{blame}{remedies}, weaken the constraint, or describe it in the prompt"
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
@@ -257,7 +324,8 @@ class Report:
             rate += f"{self.cut_off:,} were cut off by max_new_tokens, so try a larger one; "
         away = self.proposal is not None and self.sampler in ("qrs", "imh")
         plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
-        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or describe it in the prompt{plan}"
+        what = f"{remedies}, raise" if remedies else "raise"
+        return f"{why}{blame}{rate}{what} the budget, weaken the constraint, or describe it in the prompt{plan}"
 
     def _most_often_at(self, part: str) -> str:
         """Return where a part was violated most often, in brackets; "" if that is not known."""
@@ -419,7 +487,8 @@ def _sentence(report: Report) -> str:
     """Return the headline of a report."""
     got, asked, tried = report.accepted, report.requested, report.usage.attempts
     if not got:
-        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}"
+        why = "" if report.obstacle is None else f": {report.obstacle}"
+        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}"
     texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
     pilot = report.evidence.get("pilot_attempts", 0)
     drawn = tried - pilot if isinstance(pilot, int) else tried

@@ -20,7 +20,7 @@ from guardwrap.backends.memory import halved
 from guardwrap.backends.token_sampling import begun, choose_tokens, note
 from guardwrap.environment.transformers_internals import sampling_loop, stand_in
 from guardwrap.errors import UsageError, own_error
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, TokenMask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
 
 __all__ = ["GenerateBackend"]
 
@@ -88,6 +88,10 @@ class GenerateBackend:
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Return None: not supported, because texts are drawn whole."""
+
+    def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
+        """Return an empty diagnosis: not supported, because texts are drawn whole."""
+        return Diagnosis()
 
 
 def _draw(attempts: Sequence[AttemptState]) -> None:

@@ -18,7 +18,7 @@ _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"sampler='(\w+)'": r"--sampler \1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
     r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),
-    r"\b(max_\w+|pilot|top_k)=(\d+)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
+    r"\b(max_\w+|pilot|top_k|top_p)=(\d+(?:\.\d+)?)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
     r"(?<!\w)(?<!ended by )(top_k|top_p|max_(?:\w+_)?(?:tokens|attempts|seconds))(?![\w=])": lambda option: (
         f"--{option[1].replace('_', '-')}"
     ),

@@ -297,5 +297,7 @@ def show(console: Console, outcome: Outcome) -> None:
     if outcome.texts:
         console.print(texts)
     if not outcome.ok:
-        console.print(Text(f"  {in_flags(outcome.report.advice())}", style="red"), soft_wrap=True)
+        obstacle = outcome.report.obstacle
+        why = "" if obstacle is None else f"{obstacle}; "
+        console.print(Text(f"  {in_flags(why + outcome.report.advice())}", style="red"), soft_wrap=True)
     console.print(Text(str(outcome.report), style="dim"), soft_wrap=True)

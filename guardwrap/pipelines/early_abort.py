@@ -183,6 +183,13 @@ class PrefixWatch:
         grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
         return self._reader.violated(before, grown)
 
+    def adds_text(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Return for each candidate of the next token whether it adds visible text, which white space is not."""
+        ids = tuple(token_ids)
+        before = self._reading(ids).text
+        texts = (self._decode([*ids, token], before) for token in candidates)
+        return [bool(text[len(before) :].strip()) for text in texts]
+
     def monitor(self, token_ids: Sequence[int]) -> tuple[str, Monitor]:
         """Return the text read so far, and a monitor that judges what comes after it."""
         before = self._reading(tuple(token_ids))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,25 @@ class ConstraintMask:
         violated = iter(self.watch.violated(token_ids, growing))
         fails = iter(self._fail([self._drawn(token_ids, token) for token in ending]))
         return [next(fails if ends else violated) for ends in over]
+
+    def outlook(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool | None]:
+        """Return for each candidate whether it is possible, that is not dead; None if it adds no visible text.
+
+        Half a character is not judged before later tokens complete it, and white space may lead nowhere.
+
+        Raises
+        ------
+        CheckFailed
+            If the constraint fails to judge one of them.
+        """
+        dead = self.dead(token_ids, candidates)
+        adds = self.watch.adds_text(token_ids, candidates)
+        known = [shows or self._over(token_ids, token) for token, shows in zip(candidates, adds, strict=True)]
+        return [False if gone else True if sure else None for gone, sure in zip(dead, known, strict=True)]
+
+    def unlimited(self) -> ConstraintMask:
+        """Return the mask for texts without a limit on their number of tokens."""
+        return replace(self, law=replace(self.law, max_length=2**31))
 
     def left_out(
         self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]

@@ -30,4 +30,6 @@ def why_short(outcome: Outcome) -> str:
     """Return why there are fewer texts than requested, and what helps."""
     if outcome.report.ended == "deterministic":
         return "this model's settings are greedy or beam search, which would give the same text again"
-    return f"ended by {outcome.report.ended}; {outcome.report.advice()}"
+    obstacle = outcome.report.obstacle
+    why = "" if obstacle is None else f": {obstacle}"
+    return f"ended by {outcome.report.ended}{why}; {outcome.report.advice()}"

@@ -39,4 +39,4 @@ def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tup
             on_attempt()
         return state, None
 
-    return Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh), attempts
+    return Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh, records=True), attempts

@@ -55,6 +55,9 @@ class Sampler(NamedTuple):
     skips
         Whether an attempt that violates the constraint leaves the state unchanged, so that ``step`` need not be called
         for it.
+    records
+        Whether it records attempts and never returns a text, so that all attempts of the budget are drawn even if none
+        of them can satisfy the constraint.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Sampler(NamedTuple):
     report: Callable[[Any], tuple[str, Mapping[str, Estimate | float]]]
     weighs: bool = False
     skips: bool = False
+    records: bool = False
 
 
 def checked_weight(attempt: Attempt) -> float:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
+
+from guardwrap.outcomes import Obstacle
 
 __all__ = [
     "DEAD_END",
     "AttemptState",
     "Backend",
     "Capabilities",
+    "Diagnosis",
     "JudgementCache",
     "Launch",
     "Law",
+    "Lookahead",
     "ReducedDistribution",
     "Scorer",
     "Streamed",
@@ -56,6 +60,19 @@ class TokenMask(Protocol):
         """Record that every possible next token after ``token_ids`` was excluded."""
 
 
+class Lookahead(TokenMask, Protocol):
+    """A mask that also determines which tokens are known to be possible."""
+
+    def outlook(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool | None]:
+        """Return for each candidate for the next token whether it is possible: False if it is excluded.
+
+        None if it is not excluded, but adds no visible text: white space, or half a character.
+        """
+
+    def unlimited(self) -> Self:
+        """Return the mask for texts without a limit on their number of tokens."""
+
+
 class TokenTwist(Protocol):
     """Weighs the next tokens; see ``twists``."""
 
@@ -90,6 +107,24 @@ class ReducedDistribution(Protocol):
     @property
     def computed(self) -> int:
         """Tokens for which the model was run to compute it."""
+
+
+class Diagnosis(NamedTuple):
+    """Whether a request's settings leave any text that satisfies the constraint.
+
+    Parameters
+    ----------
+    impossible
+        Whether it is certain that they do not.
+    obstacle
+        The settings that are the reason; None if that is not known. They may be known although some texts are left.
+    computed
+        Tokens for which the model was run to find that out.
+    """
+
+    impossible: bool = False
+    obstacle: Obstacle | None = None
+    computed: int = 0
 
 
 class Law(Protocol):
@@ -338,6 +373,24 @@ class Backend(Protocol):
         -------
         ReducedDistribution or None
             None if the backend does not support this, or not for this request.
+        """
+
+    def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
+        """Find out whether a request's settings leave any text that satisfies the constraint.
+
+        Called at most once per request, when no attempt has satisfied the constraint and none is in flight.
+
+        Parameters
+        ----------
+        launch
+            The request's next attempt.
+        lookahead
+            Determines which tokens lead to rejection only.
+
+        Returns
+        -------
+        Diagnosis
+            ``Diagnosis()`` if the backend does not support this, or not for this request.
         """
 
 

@@ -12,7 +12,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Law, TokenMask, TokenTwist, Watch
+from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 
 __all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
 
@@ -95,7 +95,8 @@ class Request:
         distribution of attempts; None draws from the model itself.
     lookahead
         Determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
-        the distributions of texts and of attempt numbers unchanged; see ``skip_rounds``.
+        the distributions of texts and of attempt numbers unchanged, and to find out whether any text can satisfy the
+        constraint; see ``skip_rounds`` and ``inquiry``.
     notes
         Notes for the report.
     proposal
@@ -121,7 +122,7 @@ class Request:
     watch: Watch | None = None
     locate: Watch | None = None
     mask: TokenMask | None = None
-    lookahead: TokenMask | None = None
+    lookahead: Lookahead | None = None
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None

@@ -18,7 +18,8 @@ from guardwrap.formatting import counted, digits
 from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, OTHER, SAMPLER, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import AttemptState, Backend, Launch, ReducedDistribution
+from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
+from guardwrap.scheduling.inquiry import Inquiry, safely
 from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skip_rounds import Rounds
@@ -116,6 +117,7 @@ class RequestState:
     ended: str | None = None
     has_enough_in_flight: bool = False  # no more attempts are launched until one has ended
     allowance: StepAllowance = field(default_factory=StepAllowance)
+    inquiry: Inquiry = field(default_factory=Inquiry)
     slow: bool = False  # a judgement exceeded the allowance of a step, so the next ones are made in threads
 
     def __post_init__(self) -> None:
@@ -158,6 +160,10 @@ class RequestState:
         late = budget.deadline is not None and now - self.began >= budget.deadline
         slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
         much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
+        if self.inquiry.running:
+            if not (late or slow):
+                return []
+            self.conclude(Diagnosis())  # it takes too long, so the budget decides
         if self.launched and (late or slow or much):
             # Attempts in flight still count; with a deadline, only those that end in time.
             why = "deadline" if late else "max_seconds" if slow else "max_computed_tokens"
@@ -244,6 +250,38 @@ class RequestState:
         if found.log_live == -math.inf:
             self.ended = "impossible"
 
+    def inquires(self) -> bool:
+        """Whether the backend is to be asked why nothing satisfies the constraint, now or as soon as it may be."""
+        request = self.request
+        if request.lookahead is None or request.sampler.records or request.prompt.law.mode != "sample":
+            return False
+        longest = self.rejected_at[-1] if self.rejected_at else 0
+        return self.inquiry.begin(self.ended, self.decided, self.satisfied, longest)
+
+    @property
+    def may_be_diagnosed(self) -> bool:
+        """Whether the backend is to be asked now: no attempt is in flight, as both would use the request's watch."""
+        return self.inquiry.running and (self.ended is not None or self.under_way == len(self.waiting))
+
+    def diagnosed(self, backend: Backend) -> Diagnosis:
+        """Ask the backend why nothing satisfies the constraint. Never raises an error of the request."""
+        return safely(lambda: self._diagnosed(backend))
+
+    def _diagnosed(self, backend: Backend) -> Diagnosis:
+        watch, lookahead = self.request.watch, self.request.lookahead
+        # If the prompt alone violates the constraint, no setting is the reason.
+        if lookahead is None or (watch is not None and watch(()) is not None):
+            return Diagnosis()
+        return backend.diagnose(self.launch(self.launched), lookahead)
+
+    def conclude(self, diagnosis: Diagnosis) -> None:
+        """Take the backend's answer: end the request if nothing can satisfy the constraint, otherwise continue."""
+        self.inquiry.end(diagnosis)
+        self.computed += diagnosis.computed
+        if diagnosis.impossible:
+            self.ended = "impossible"
+        self.commit(())
+
     def _is_impossible(self, judged: JudgedAttempt) -> bool:
         """Whether no text can satisfy the constraint: the mask has shown it, or the prompt alone violates it."""
         if self.request.mask is not None and self.request.mask.impossible:
@@ -283,7 +321,10 @@ class RequestState:
                 insort(self.rejected_at, item.decoded.length)
             if self.rounds is not None:
                 self.rounds.note(item.decoded.launch.attempt, item.draw.token_ids, item.judgement.satisfied)
-        while self.ended is None and (next_ := next_in_turn(self.waiting, self.decided)) is not None:
+        while self.ended is None and not self.inquires():
+            next_ = next_in_turn(self.waiting, self.decided)
+            if next_ is None:
+                break
             self._book(next_)
         if self.ended is not None:
             self.surplus += [item.decoded.length for item in self.waiting.values()]
@@ -395,6 +436,7 @@ class RequestState:
             ),
             proposal=request.proposal,
             cut_off=self.cut_off,
+            obstacle=None if self.satisfied else self.inquiry.obstacle,
             places={title: dict(counts.most_common(_PLACES)) for title, counts in self.places.items()},
         )
         draws = tuple(self.accepted)

@@ -13,7 +13,7 @@ from guardwrap.constraints.base import EXPENSIVE
 from guardwrap.documents.time_limits import StepOver
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
-from guardwrap.scheduling.backend import AttemptState, Backend, Launch
+from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch
 from guardwrap.scheduling.checker_pool import CheckerPool
 from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
 from guardwrap.scheduling.request import Request
@@ -146,6 +146,9 @@ class Scheduler:
             if progress.round_is_over:
                 with caught(self._failed, request):
                     self._narrow(progress)
+            elif progress.may_be_diagnosed:
+                with caught(self._failed, request):
+                    self._diagnose(progress)
         # New attempts may end with their first token, which makes room for launches again and again. The running
         # attempts must still be advanced now and then.
         if self._rounds < LAUNCH_ROUNDS or not self.backend.running:
@@ -166,6 +169,19 @@ class Scheduler:
         found: Callable[[], Any] | None = look if self.aside is None else self.aside.search(progress.request, look)
         if found is not None:
             progress.narrow(found())
+
+    def _diagnose(self, progress: RequestState) -> None:
+        """Look for the reason why nothing satisfies a constraint, in a thread if possible."""
+        look = partial(progress.diagnosed, self.backend)
+        if self.aside is None:
+            progress.conclude(look())
+        elif (found := self.aside.search(progress.request, look)) is not None:
+            answer = found()
+            # A request that ended while it was narrowed gets that answer first, which is of no use any more.
+            if isinstance(answer, Diagnosis):
+                progress.conclude(answer)
+        elif progress.ended is not None and progress.inquiry.late:
+            progress.conclude(Diagnosis())
 
     def _next_launches(self) -> tuple[list[Launch], list[AttemptState]]:
         """Return attempts to launch: first a fair share per caller, fewest attempts first, then any more needed."""
@@ -284,7 +300,12 @@ class Scheduler:
         """Judge attempts that ended, decide about them, and stop those that are no longer needed."""
         shares = {progress: max(1, progress.under_way) for progress in self._active.values()}
         items, failures = self._judged()
-        failed = {**failures, **self._failed}
+        # Errors of attempts that are still judged after their request has ended have no effect.
+        failed = {
+            of: error
+            for of, error in {**failures, **self._failed}.items()
+            if of not in self._active or self._active[of].ended is None or not self._active[of].inquiry.running
+        }
         self._failed = {}
         by_request: dict[Request, list[JudgedAttempt]] = {}
         for item in items:
@@ -302,13 +323,14 @@ class Scheduler:
                 self._active[decoded.launch.request].discard(decoded)
             self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in over]
             self._drop(over)
-        return [self._close(request, failed.get(request)) for request in list(self._active) if request in over]
+        closing = [of for of in over if of in failed or not self._active[of].inquires()]
+        return [self._close(request, failed.get(request)) for request in list(self._active) if request in closing]
 
     def _lost(self, error: Exception) -> list[Served]:
         """End the requests whose attempts were lost with the backend's error; raise the error if there are none."""
         self.backend.cancel(lambda launch: True)
         self._unjudged = []
-        lost = [request for request, progress in self._active.items() if progress.under_way]
+        lost = [of for of, progress in self._active.items() if progress.under_way and progress.ended is None]
         if not lost:
             raise error
         return [self._close(request, error) for request in lost]

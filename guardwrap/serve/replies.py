@@ -54,15 +54,21 @@ def require_complete(outcome: Outcome, request: ParsedRequest) -> Outcome:
     raise ErrorResponse(422, message, code=report.ended, report=report_json(report))
 
 
+_OFF = {"top_k": '"top_k": -1', "top_p": '"top_p": 1'}
+"""The fields of a request that turn off a setting that leaves out tokens."""
+
+
 def _changes(report: Report, request: ParsedRequest) -> list[str]:
     """Return what to change in the fields of a request that got too few texts, what helps most first."""
     options, cut_off = request.options, report.cut_off / max(1, report.usage.attempts)
     length = request.length_field or ("max_output_tokens" if request.prompt_field == "input" else "max_tokens")
     longer = [f"a {length} above {options['max_new_tokens']}"] if cut_off >= MANY_CUT_OFF else []
     masked = [] if options.get("proposal") else ['"guardwrap": {"proposal": "masked", "sampler": "qrs"}']
+    fields = {**_OFF, "max_new_tokens": f"a {length} above {options.get('max_new_tokens')}"}
+    off = [] if report.obstacle is None else [fields[name] for name in report.obstacle.names if name in fields]
     if report.ended == "impossible":
-        return [*longer, '"top_k": -1', "a weaker constraint"]
-    return [*longer, *masked] or ["a weaker constraint, or a prompt that describes it"]
+        return [*(off if report.obstacle is not None else [*longer, '"top_k": -1']), "a weaker constraint"]
+    return [*off, *longer, *masked] or ["a weaker constraint, or a prompt that describes it"]
 
 
 @dataclass(frozen=True)

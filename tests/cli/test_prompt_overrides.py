@@ -142,3 +142,14 @@ def test_what_is_wrong_with_a_line_is_found_before_the_work_begins(has_a, tmp_pa
 def test_other_fields_are_data(model, has_a, name):
     (record,) = records(generate(model, "--jsonl", written([{"prompt": "ab", name: {"x": 1}}]), "-c", has_a).stdout)
     assert record[name] == {"x": 1}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_setting_that_rules_all_texts_out_is_named_in_options(model, several):
+    """Both where a text is shown and where records are written, and before the advice."""
+    Path("rule.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: '[^a-z]+', match: fullmatch}\n")
+    given = ("--jsonl", written([{"prompt": "ab"}])) if several else ("ab",)
+    result = generate(model, *given, "-c", "rule.yaml", "--top-k", 1)
+    told = " ".join((result.stderr + result.stdout).split())
+    assert "--top-k 1 leaves out all possible first tokens, which have probability " in told
+    assert "pass --top-k 0, weaken the constraint" in told

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, TokenMask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
 from guardwrap.scheduling.randomness import uniforms
 
 LETTERS = "-ab "  # the first one ends a text
@@ -94,6 +94,10 @@ class TableBackend:
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Return None: not supported."""
+
+    def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
+        """Return an empty diagnosis: not supported."""
+        return Diagnosis()
 
     def _drawn(self, attempts: Sequence[AttemptState]) -> list[AttemptState]:
         self.steps += len(attempts)

@@ -132,6 +132,12 @@ class TheMask:
     def close(self, token_ids: Sequence[int]) -> None:
         pass
 
+    def outlook(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool | None]:
+        return [not dead for dead in self.dead(token_ids, candidates)]
+
+    def unlimited(self) -> "TheMask":
+        return self
+
 
 @dataclass
 class TheWeight:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from guardwrap import Budget, Masked
-from guardwrap.outcomes import Draw, Outcome, Report, Usage
+from guardwrap.outcomes import Draw, Obstacle, Outcome, Report, Usage
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import Reply, event, require_complete
@@ -108,3 +108,36 @@ def test_the_error_names_the_fields_to_change(ended, cut_off, options, fields):
     with pytest.raises(ErrorResponse) as caught:
         require_complete(outcome((), Report(*counts, cut_off=cut_off)), own_name)
     assert ("max_completion_tokens above 7" in caught.value.message) is ("max_tokens" in fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        (("top_k=50",), ['"top_k": -1']),
+        (("top_p=0.9", "min_p=0.1"), ['"top_p": 1']),
+        (("max_new_tokens=7",), ["a max_tokens above 7"]),
+        (("bad_words_ids",), []),
+    ],
+)
+def test_the_error_begins_with_the_settings_that_rule_all_texts_out(settings, fields):
+    counts = ("nothing", "rejection", 1, 2, 0, "impossible", Usage(256, 256), Budget(), None, {"r": 256}, "0")
+    report = Report(*counts, obstacle=Obstacle(settings, 0.0031))
+    with pytest.raises(ErrorResponse) as caught:
+        require_complete(outcome((), report), ParsedRequest("tiny", ["p"], {"max_new_tokens": 7}))
+    assert caught.value.code == "impossible"
+    begins = "no text from 256 attempts: no text that these settings allow satisfies the constraint: "
+    assert caught.value.message.startswith(f"{begins}{' and '.join(settings)} ")
+    assert "probability 0.0031 without" in caught.value.message
+    _, _, named = caught.value.message.partition("in this request: ")
+    assert named == ", ".join([*fields, "a weaker constraint"])
+    assert caught.value.body()["error"]["guardwrap"]["obstacle"]["settings"] == list(settings)
+
+
+def test_settings_that_leave_only_white_space_are_named_too():
+    counts = ("nothing", "rejection", 1, 2, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
+    report = Report(*counts, obstacle=Obstacle(("top_k=50",), 0.0031, textless=True))
+    with pytest.raises(ErrorResponse) as caught:
+        require_complete(outcome((), report), ParsedRequest("tiny", ["p"], {}))
+    assert "the budget of attempts is spent: top_k=50 leaves out all possible first" in caught.value.message
+    _, _, named = caught.value.message.partition("in this request: ")
+    assert named.startswith('"top_k": -1, "guardwrap": {"proposal": "masked"')

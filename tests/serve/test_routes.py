@@ -203,6 +203,23 @@ def test_a_spent_budget_is_an_error_with_the_report(client):
     assert caught.value.body["code"] == "deterministic"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("more", [{}, MASKED])
+def test_settings_that_rule_all_texts_out_are_named(client, guarded, more):
+    ids = guarded.tokenizer(MESSAGES[0]["content"], return_tensors="pt")["input_ids"]
+    shares = guarded.model(input_ids=ids).logits[0, -1].detach().double().softmax(-1)
+    letter = min("abcdef", key=lambda each: shares[guarded.tokenizer.convert_tokens_to_ids(each)])
+    asked = {"guided_regex": f"{letter}+", "top_k": 3, **more}
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.chat.completions.create(**ASKED, temperature=1.0, extra_body=asked)
+    body: Any = caught.value.body
+    assert body["code"] == "impossible"
+    share = float(shares[guarded.tokenizer.convert_tokens_to_ids(letter)])
+    reason = f"top_k=3 leaves out all possible first tokens, which have probability {share:.3g} without it; "
+    assert f"no text that these settings allow satisfies the constraint: {reason}" in body["message"]
+    assert body["message"].endswith('in this request: "top_k": -1, a weaker constraint')
+    assert body["guardwrap"]["obstacle"]["probability"] == pytest.approx(share, rel=1e-4)
+
+
 @pytest.mark.parametrize("field", [{"tools": [{}]}, {"logprobs": True}, {"temprature": 1}, {"guided_regex": "("}])
 def test_what_is_refused(client, field):
     with pytest.raises(openai.BadRequestError) as caught:

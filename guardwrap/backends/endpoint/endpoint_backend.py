@@ -13,7 +13,16 @@ from typing import Any
 from guardwrap.backends.endpoint.attempt_stream import AttemptRestarted, Ended, Event, Piece, stream_attempt
 from guardwrap.backends.endpoint.server import Endpoint, line_to
 from guardwrap.errors import own_error
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, Streamed, TokenMask
+from guardwrap.scheduling.backend import (
+    AttemptState,
+    Capabilities,
+    Diagnosis,
+    Ids,
+    Launch,
+    Lookahead,
+    Streamed,
+    TokenMask,
+)
 from guardwrap.scheduling.randomness import seed_of
 
 __all__ = ["EndpointBackend"]
@@ -108,6 +117,10 @@ class EndpointBackend:
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Return None: not supported, because the server draws the tokens."""
+
+    def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
+        """Return an empty diagnosis: not supported, because the server draws the tokens."""
+        return Diagnosis()
 
     def _arrived(self) -> list[tuple[int, Event]]:
         events: list[tuple[int, Event]] = []

@@ -11,8 +11,9 @@ from guardwrap.backends.dead_prefixes import Candidates, WithoutDeadPrefixes, wi
 from guardwrap.backends.memory import halved
 from guardwrap.backends.prefix_cache import PrefixTree
 from guardwrap.backends.refill.row_states import Rows
+from guardwrap.backends.ruled_out import diagnosed
 from guardwrap.backends.token_sampling import begun, candidates_of, draw_tokens, walk_known
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, TokenMask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
 
 __all__ = ["RefillBackend", "prefix_of"]
 
@@ -159,6 +160,18 @@ class RefillBackend:
             None if launch.narrowed is None else launch.narrowed.root, ended, law_after, lookahead
         )
         return WithoutDeadPrefixes(root, root.log_live, computed)
+
+    @torch.no_grad()
+    def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
+        """Find out whether a request's settings leave any text that satisfies the constraint; see Backend."""
+        rows = self._make_rows()  # a separate batch, which no error can leave half written
+
+        def logits_after(prefix: Ids) -> torch.Tensor:
+            logits = rows.add([(*launch.law.ids, *prefix)])
+            rows.keep([])
+            return logits
+
+        return diagnosed(launch, lookahead, logits_after)
 
     def _begun(self, launch: Launch) -> AttemptState:
         attempt = begun(launch)

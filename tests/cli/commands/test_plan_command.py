@@ -192,6 +192,7 @@ def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a)
         ("few attempts gave a text, so pilot=256 would give", "few attempts gave a text, so --pilot 256 would give"),
         ("top_k keeps the proposal from texts; pass top_k=0, or sampler='rejection'", "--top-k 0, or --sampler rej"),
         ("allow the model more texts: top_k=0, a larger max_new_tokens", "--top-k 0, a larger --max-new-tokens"),
+        ("top_p=0.9 leaves out all possible first tokens; pass top_p=1.0, weaken", "pass --top-p 1.0, weaken"),
         ("hint at it (proposal=Prompt(...)), train", "hint at it (--proposal '... {prompt}'), train"),
         ("draw from the model itself with sampler='rejection'", "the model itself with --no-proposal --sampler rej"),
         (
