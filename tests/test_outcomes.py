@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pydantic import RootModel
 
 from guardwrap import Budget, Constraint, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
 from guardwrap.errors import UsageError
+from guardwrap.formatting import digits
 from guardwrap.outcomes import APPROXIMATE, Draw, Estimate, Usage
 from guardwrap.samplers import Attempt, qrs
 from guardwrap.testing import World, llama_world
@@ -107,6 +109,61 @@ def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
     report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
     said = "which satisfies the constraint; the distance to your model's own texts is unknown"
     assert said in dataclasses.replace(report, usage=Usage(attempts=301)).headline()
+
+
+LIGHT = [k * 0.5 for k in NormalDist().samples(400, seed=1)]
+HEAVY = [-0.9 * math.log1p(-(i + 0.5) / 400) for i in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "ends", "begins"),
+    [
+        (HEAVY, {"beta": 1.0}, "the weights' tail is too heavy (Pareto k 0.818); above 0.05", "not quite as"),
+        (
+            HEAVY,
+            {"target_tvd": 0.5, "pilot": 50},
+            "(Pareto k 0.818); the target of 0.5 cannot be confirmed",
+            "which sat",
+        ),
+        ([*LIGHT[:20]], {"beta": 1.0}, "their tail (no Pareto k); 0.05 cannot be confirmed", "which satisfies the"),
+    ],
+)
+def test_a_heavy_tail_tells_no_upper_end(
+    world: World, weights: list[float], options: dict[str, Any], ends: str, begins: str
+) -> None:
+    drawn_from, evidence = qrs_report(weights, **options)
+    assert drawn_from.endswith(ends)
+    assert evidence["tvd"].high == 1
+    assert evidence["kl"].high == math.inf
+    assert not evidence["pareto_k"].value <= evidence["pareto_k_limit"]
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    assert report.headline().startswith(f"1 text, {begins}")
+    json.dumps(report.to_dict(), allow_nan=False)
+    rows = [" ".join(line.split()) for line in str(report).splitlines()]
+    for name in ("tvd", "kl"):
+        low = evidence[name].low
+        least = f"at least {digits(low)} (95 %), more " if low else ""
+        assert any(row.startswith(f"{name} {least}cannot be told: the weights") for row in rows)
+    known = f"{evidence['pareto_k']}, above the limit of 0.616"
+    assert f"pareto k {known if len(weights) > 20 else 'unknown: too few weights'}" in rows
+
+
+def test_negative_control_a_light_tail_tells_the_interval(world: World) -> None:
+    drawn_from, evidence = qrs_report(LIGHT, target_tvd=0.05, pilot=50)
+    assert "cannot" not in drawn_from
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+
+    def printed(figures: dict[str, Any]) -> list[str]:
+        report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=figures)
+        return [" ".join(line.split()) for line in str(report).splitlines()]
+
+    rows = printed(evidence)
+    assert f"tvd {evidence['tvd']}" in rows
+    assert f"pareto k {evidence['pareto_k']}, at most the limit of 0.616" in rows
+    assert "pareto k none: all weights are equal" in printed(qrs_report([0.0] * 400, beta=1.0)[1])
+    without = {name: figure for name, figure in evidence.items() if not name.startswith("pareto")}
+    assert f"tvd {evidence['tvd']}" in printed(without)
 
 
 def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
