@@ -101,6 +101,8 @@ class Count:
         Stated ones whose interval has no upper end, because Pareto k is above the limit.
     true_with_rule
         Stated ones whose interval contains the truth, with no upper end where k is above the limit.
+    true_with_both_ends
+        Of these, the ones that keep their upper end.
     too_low_as_seen, too_low_with_rule
         Stated ones whose upper end is below the truth: the report says that the distance is smaller than it is.
     few, too_low_without_few
@@ -117,6 +119,7 @@ class Count:
     true_as_seen: int
     without_end: int
     true_with_rule: int
+    true_with_both_ends: int
     too_low_as_seen: int
     too_low_with_rule: int
     few: int
@@ -154,6 +157,7 @@ def _counted(rows: Floats, limit: float) -> Count:
         int((stated & above & (truth <= high)).sum()),
         int((stated & (k > limit)).sum()),
         int((stated & above & (truth <= ruled)).sum()),
+        int((stated & above & (truth <= high) & (k <= limit)).sum()),
         int((stated & (truth > high)).sum()),
         int((stated & (truth > ruled)).sum()),
         int((stated & (worth < MORE)).sum()),

@@ -443,7 +443,7 @@ def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
 
 
 def without_end(distance: Estimate, k: float) -> str:
-    """Format a distance whose upper end cannot be told, with the reason.
+    """Format a distance whose upper end is unknown, with the reason.
 
     Parameters
     ----------
@@ -452,8 +452,8 @@ def without_end(distance: Estimate, k: float) -> str:
     k
         The Pareto k of the weights, or NaN if it is unknown.
     """
-    least = f"at least {digits(distance.low)} (95 %), more " if distance.low > 0 else ""
-    return f"{least}cannot be told: {tail_in_words(k)}"
+    least = f"at least {digits(distance.low)} (95 %), upper end " if distance.low > 0 else ""
+    return f"{least}unknown: {tail_in_words(k)}"
 
 
 def tail_and_limit(k: Estimate, limit: float) -> str:

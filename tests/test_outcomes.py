@@ -143,8 +143,8 @@ def test_a_heavy_tail_tells_no_upper_end(
     rows = [" ".join(line.split()) for line in str(report).splitlines()]
     for name in ("tvd", "kl"):
         low = evidence[name].low
-        least = f"at least {digits(low)} (95 %), more " if low else ""
-        assert any(row.startswith(f"{name} {least}cannot be told: the weights") for row in rows)
+        least = f"at least {digits(low)} (95 %), upper end " if low else ""
+        assert any(row.startswith(f"{name} {least}unknown: the weights") for row in rows)
     known = f"{evidence['pareto_k']}, above the limit of 0.616"
     assert f"pareto k {known if len(weights) > 20 else 'unknown: too few weights'}" in rows
 

@@ -81,7 +81,7 @@ class Forecast:
         For QRS, the Pareto k of the weights of the pilot's attempts, see ``guardwrap.metrics.pareto_k``; None for other
         samplers.
     pareto_k_limit
-        The limit above which it shows that a distance to g cannot be told.
+        The limit above which it shows that a distance to g has no known upper end.
     """
 
     prompt: Any
@@ -206,8 +206,8 @@ def _tail_row(forecast: Forecast) -> list[str]:
     if k is None or limit is None:
         return []
     heavy = heavy_tail({"pareto_k": k, "pareto_k_limit": limit}) is not None
-    untold = "; from these attempts the distance to g could not be told" if heavy else ""
-    return [f"  Pareto k     {tail_and_limit(k, limit)}{untold}"]
+    unsure = "; the distance to g would be unknown from these attempts" if heavy else ""
+    return [f"  Pareto k     {tail_and_limit(k, limit)}{unsure}"]
 
 
 def _too_few(forecast: Forecast) -> str:

@@ -195,7 +195,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
 
 
 def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:
-    """Return the largest Pareto k of any prompt's weights, and a note if distances cannot be told from them.
+    """Return the largest Pareto k of any prompt's weights, and a note if they leave distances without an upper end.
 
     Parameters
     ----------

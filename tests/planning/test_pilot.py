@@ -208,13 +208,13 @@ def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
     (heavy,) = plan.forecasts
     assert heavy.pareto_k is not None
     assert heavy.pareto_k_limit is not None
-    untold = "; from these attempts the distance to g could not be told"
+    unsure = "; the distance to g would be unknown from these attempts"
     assert heavy.pareto_k.value > heavy.pareto_k_limit, "a few texts have far more weight than all others"
-    assert f"  Pareto k     {heavy.pareto_k}, above the limit of 0.516{untold}\n" in str(plan)
+    assert f"  Pareto k     {heavy.pareto_k}, above the limit of 0.516{unsure}\n" in str(plan)
     light = replace(plan, forecasts=(replace(heavy, pareto_k=Estimate(0.3, -0.1, 0.7)),))
     assert "  Pareto k     0.3 [-0.1, 0.7], at most the limit of 0.516\n" in str(light)
     few = str(guarded.plan(small.prompt, pilot=12, **asked))
-    assert f"  Pareto k     unknown: too few weights{untold}\n" in few
+    assert f"  Pareto k     unknown: too few weights{unsure}\n" in few
     plain = guarded.plan(small.prompt, pilot=200, **{**asked, "sampler": "rejection"})
     assert plain.forecasts[0].pareto_k is None
     assert "Pareto k" not in str(plain)
