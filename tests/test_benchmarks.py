@@ -23,6 +23,7 @@ import yaml
 from transformers.utils import logging
 
 from guardwrap.constraints.json.scalars import NumberRange
+from guardwrap.outcomes import estimate_of
 from guardwrap.testing import llama_world
 from tests.test_paper import classifier
 
@@ -263,7 +264,8 @@ def test_structured_output_is_measured(
             assert run["attempts"] >= run["texts"]
             assert 0 < run["computed_tokens"] < 4 * run["attempts"]
     exact, other = task["distance"]["Masked"], task["distance"]["llguidance"]
-    assert exact["kl"]["low"] < other["kl"]["high"]
+    assert estimate_of(exact["kl"]).low < estimate_of(other["kl"]).high
+    assert other["kl"]["high"] is None, "16 texts have too few weights for an upper end"
     assert other["masks of g"]["low"] == other["masks of g"]["value"] == 0
     assert other["tvd"]["value"] < 0.3
 

@@ -19,7 +19,7 @@ from guardwrap import Budget, Constraint, Fallback, GuardedGenerator, JSONSchema
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
 from guardwrap.outcomes import APPROXIMATE, Draw, Estimate, Usage
-from guardwrap.samplers import Attempt, qrs
+from guardwrap.samplers import Attempt, qrs, rejection
 from guardwrap.testing import World, llama_world
 from tests.fixtures_models import byte_tokenizer, byte_world
 
@@ -193,6 +193,15 @@ def test_a_sampler_without_a_proposal_says_what_rejection_would_take(world: Worl
         assert note.endswith(
             f"sampler='rejection' gives exactly your model's own distribution (g) with {much} attempts"
         )
+
+
+@pytest.mark.parametrize(("weights", "why"), [(HEAVY, "tail is too heavy (Pareto k 0.818)"), (LIGHT, None)])
+def test_a_note_says_what_a_heavy_tail_means(world: World, weights: list[float], why: str | None) -> None:
+    sampler = rejection._replace(report=lambda _: qrs_report(weights, beta=1.0))
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3, sampler=sampler).run("ab")
+    notes = [note for note in outcome.report.notes if "far larger than estimated" in note]
+    assert len(notes) == (why is not None)
+    assert not notes or notes[0].startswith(f"the weights' {why}, so the distance to your model's own distribution (g)")
 
 
 def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
