@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 
-__all__ = ["LARGE", "blamed", "counted", "digits", "upwards"]
+__all__ = ["LARGE", "blamed", "counted", "digits", "tail_in_words", "upwards"]
 
 
 LARGE = 10**15
@@ -44,6 +44,19 @@ def digits(figure: float) -> str:
         return "∞" if figure > 0 else "-∞"
     short = f"{figure:.3g}"
     return f"{float(short):.0f}" if 1000 <= abs(figure) < 1e9 else short
+
+
+def tail_in_words(k: float) -> str:
+    """Return why importance weights tell no upper end of a distance.
+
+    Parameters
+    ----------
+    k
+        The Pareto k of their tail, above its limit; NaN if there are too few weights to estimate it.
+    """
+    if math.isnan(k):
+        return "the weights are too few to judge their tail (no Pareto k)"
+    return f"the weights' tail is too heavy (Pareto k {digits(k)})"
 
 
 def upwards(number: float) -> int:

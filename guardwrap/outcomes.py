@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError, quoted
-from guardwrap.formatting import LARGE, blamed, counted, digits
+from guardwrap.formatting import LARGE, blamed, counted, digits, tail_in_words
 
 __all__ = [
     "APPROXIMATE",
@@ -29,7 +29,10 @@ __all__ = [
     "bounded",
     "estimate_of",
     "exactly",
+    "heavy_tail",
     "plain",
+    "tail_and_limit",
+    "without_end",
 ]
 
 
@@ -38,6 +41,9 @@ SAMPLER = "the sampler"
 
 MANY_CUT_OFF = 0.1
 """Share of attempts cut off by the token limit above which the advice mentions ``max_new_tokens``."""
+
+_DISTANCES = ("tvd", "kl")
+"""Names of figures that have no upper end if the weights' tail is too heavy."""
 
 _SHOWN = 3
 """How many places a printed report shows for each part."""
@@ -354,8 +360,15 @@ class Report:
             pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
             rows.append(("pilot", f"{pilot:,} attempts to set β, of which {kept:,} satisfied the constraint"))
             unlucky -= kept
+        heavy = heavy_tail(figures)
+        limit = figures.pop("pareto_k_limit", math.nan)
         for name, figure in figures.items():
-            rows.append((name.replace("_", " "), str(figure) if isinstance(figure, Estimate) else digits(figure)))
+            words = str(figure) if isinstance(figure, Estimate) else digits(figure)
+            if name == "pareto_k" and isinstance(figure, Estimate) and isinstance(limit, float):
+                words = tail_and_limit(figure, limit)
+            elif name in _DISTANCES and heavy is not None and isinstance(figure, Estimate):
+                words = without_end(figure, heavy)
+            rows.append((name.replace("_", " "), words))
         for label, of in blamed(parts, use.attempts).items():
             rows.append(("rejected by", f"{label}: {of}"))
             places = sorted(self.places.get(label, {}).items(), key=lambda item: -item[1])
@@ -483,6 +496,43 @@ def bounded(figure: Estimate) -> str:
     return f"at least {digits(figure.low)} (95 %)" if math.isfinite(figure.low) else "unknown"
 
 
+def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
+    """Return the Pareto k of the weights if it is above its limit, NaN if it is unknown; None if the tail is light.
+
+    Parameters
+    ----------
+    evidence
+        A sampler's figures. Without ``pareto_k`` and ``pareto_k_limit`` nothing is known of weights, so None.
+    """
+    k, limit = evidence.get("pareto_k"), evidence.get("pareto_k_limit")
+    if not isinstance(k, Estimate) or not isinstance(limit, float) or k.value <= limit:
+        return None
+    return k.value
+
+
+def without_end(distance: Estimate, k: float) -> str:
+    """Format a distance whose upper end is unknown, with the reason.
+
+    Parameters
+    ----------
+    distance
+        The distance, of which only the lower end counts.
+    k
+        The Pareto k of the weights, or NaN if it is unknown.
+    """
+    least = f"at least {digits(distance.low)} (95 %), upper end " if distance.low > 0 else ""
+    return f"{least}unknown: {tail_in_words(k)}"
+
+
+def tail_and_limit(k: Estimate, limit: float) -> str:
+    """Describe the tail of weights by its Pareto k and the limit above which it is too heavy."""
+    if math.isnan(k.value):
+        return "unknown: too few weights"
+    if k.value == -math.inf:
+        return "none: all weights are equal"
+    return f"{k}, {'at most' if k.value <= limit else 'above'} the limit of {digits(limit)}"
+
+
 def _sentence(report: Report) -> str:
     """Return the headline of a report."""
     got, asked, tried = report.accepted, report.requested, report.usage.attempts
@@ -517,13 +567,15 @@ def _origin(report: Report) -> str:
 
 
 def _nearness(report: Report) -> str:
-    """Say how close the texts are to g by the sampler's figures; "" if there are too few draws to tell."""
+    """Say how close the texts are to g by the sampler's figures; "" if these cannot tell."""
     distance, enough = report.evidence.get("tvd"), report.evidence.get("near_enough")
     worth = report.evidence.get("effective_sample_size")
     if isinstance(worth, tuple) and worth.value < FEW:
         return ""
     if not isinstance(distance, tuple) or not isinstance(enough, float) or distance.high <= enough:
         return "nearly"
+    if heavy_tail(report.evidence) is not None:
+        return "not quite" if distance.low > enough else ""
     return "perhaps nearly" if distance.value <= enough else "not quite"
 
 

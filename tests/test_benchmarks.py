@@ -1,6 +1,7 @@
 """The benchmark script runs, and what it counts adds up. What it times is no matter for tests."""
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 import schema_suite
 import structured
+import tails
 import torch
 import yaml
 from transformers.utils import logging
 
 from guardwrap.constraints.json.scalars import NumberRange
+from guardwrap.outcomes import estimate_of
 from guardwrap.testing import llama_world
 from tests.test_paper import classifier
 
@@ -263,7 +266,8 @@ def test_structured_output_is_measured(
             assert run["attempts"] >= run["texts"]
             assert 0 < run["computed_tokens"] < 4 * run["attempts"]
     exact, other = task["distance"]["Masked"], task["distance"]["llguidance"]
-    assert exact["kl"]["low"] < other["kl"]["high"]
+    assert estimate_of(exact["kl"]).low < estimate_of(other["kl"]).high
+    assert other["kl"]["high"] is None, "16 texts have too few weights for an upper end"
     assert other["masks of g"]["low"] == other["masks of g"]["value"] == 0
     assert other["tvd"]["value"] < 0.3
 
@@ -334,3 +338,34 @@ def test_the_table_of_the_matrix() -> None:
     assert matrix.is_fine(fine)
     assert not matrix.is_fine(fine | {"modes": ["plain"]})
     assert not matrix.is_fine(fine | {"tests": {"passed": 8, "failed": 1}})
+
+
+def test_intervals_with_heavy_tails_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("uniform, as of a mask", "Pareto, k = 0.9", "a text of 0.01 % with 30 % of g")
+    monkeypatch.setattr(tails, "WORLDS", {name: tails.WORLDS[name] for name in names})
+    tails.main(["--pilots", "80", "--out", str(tmp_path / "made")])
+    written = json.loads((tmp_path / "made.json").read_text(encoding="utf-8"))
+    light, heavy, unseen = (written["worlds"][name]["100"] for name in names)
+    assert light["without_end"] <= 1, "bounded weights have a light tail"
+    assert light["true_with_rule"] > 0.9 * light["stated"]
+    assert heavy["true_distance"] > 4 * written["settings"]["target"], "the pilot's target is missed by far"
+    assert heavy["true_as_seen"] < 0.75 * heavy["stated"] < heavy["true_with_rule"]
+    assert heavy["too_low_with_rule"] < 0.7 * heavy["too_low_as_seen"]
+    assert unseen["true_with_rule"] < 0.1 * unseen["stated"], "no tail shows a text that was never drawn"
+    recorded = json.loads(Path("benchmarks/results/tails.json").read_text(encoding="utf-8"))
+    assert recorded["worlds"].keys() > written["worlds"].keys()
+    shown = ("limit", "true_distance")
+    for name in names:
+        of, then = written["worlds"][name]["100"], recorded["worlds"][name]["100"]
+        assert [of[key] for key in shown] == pytest.approx([then[key] for key in shown], rel=0.1)
+
+
+def test_distances_in_worlds_of_weights() -> None:
+    """A β above all weights gives g, and a β of 0 gives g'."""
+    world = tails.one_rare_text(0.01, 0.3)
+    gold = world.guarded * np.exp(world.log_weights)
+    assert gold[-1] / gold.sum() == pytest.approx(0.3)
+    assert world.tvd(float(world.log_weights.max())) == pytest.approx(0, abs=1e-12)
+    rejection = float(np.abs(gold / gold.sum() - world.guarded).sum() / 2)
+    assert world.tvd(-math.inf) == pytest.approx(rejection) == pytest.approx(world.tvd(-50.0))
+    assert rejection > 0.29

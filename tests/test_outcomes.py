@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from pydantic import RootModel
 
 from guardwrap import Budget, Constraint, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
 from guardwrap.errors import UsageError
+from guardwrap.formatting import digits
 from guardwrap.outcomes import APPROXIMATE, Draw, Estimate, Usage
-from guardwrap.samplers import Attempt, qrs
+from guardwrap.samplers import Attempt, qrs, rejection
 from guardwrap.testing import World, llama_world
 from tests.fixtures_models import byte_tokenizer, byte_world
 
@@ -109,6 +111,61 @@ def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
     assert said in dataclasses.replace(report, usage=Usage(attempts=301)).headline()
 
 
+LIGHT = [k * 0.5 for k in NormalDist().samples(400, seed=1)]
+HEAVY = [-0.9 * math.log1p(-(i + 0.5) / 400) for i in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "ends", "begins"),
+    [
+        (HEAVY, {"beta": 1.0}, "the weights' tail is too heavy (Pareto k 0.818); above 0.05", "not quite as"),
+        (
+            HEAVY,
+            {"target_tvd": 0.5, "pilot": 50},
+            "(Pareto k 0.818); the target of 0.5 cannot be confirmed",
+            "which sat",
+        ),
+        ([*LIGHT[:20]], {"beta": 1.0}, "their tail (no Pareto k); 0.05 cannot be confirmed", "which satisfies the"),
+    ],
+)
+def test_a_heavy_tail_tells_no_upper_end(
+    world: World, weights: list[float], options: dict[str, Any], ends: str, begins: str
+) -> None:
+    drawn_from, evidence = qrs_report(weights, **options)
+    assert drawn_from.endswith(ends)
+    assert evidence["tvd"].high == 1
+    assert evidence["kl"].high == math.inf
+    assert not evidence["pareto_k"].value <= evidence["pareto_k_limit"]
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    assert report.headline().startswith(f"1 text, {begins}")
+    json.dumps(report.to_dict(), allow_nan=False)
+    rows = [" ".join(line.split()) for line in str(report).splitlines()]
+    for name in ("tvd", "kl"):
+        low = evidence[name].low
+        least = f"at least {digits(low)} (95 %), upper end " if low else ""
+        assert any(row.startswith(f"{name} {least}unknown: the weights") for row in rows)
+    known = f"{evidence['pareto_k']}, above the limit of 0.616"
+    assert f"pareto k {known if len(weights) > 20 else 'unknown: too few weights'}" in rows
+
+
+def test_negative_control_a_light_tail_tells_the_interval(world: World) -> None:
+    drawn_from, evidence = qrs_report(LIGHT, target_tvd=0.05, pilot=50)
+    assert "cannot" not in drawn_from
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+
+    def printed(figures: dict[str, Any]) -> list[str]:
+        report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=figures)
+        return [" ".join(line.split()) for line in str(report).splitlines()]
+
+    rows = printed(evidence)
+    assert f"tvd {evidence['tvd']}" in rows
+    assert f"pareto k {evidence['pareto_k']}, at most the limit of 0.616" in rows
+    assert "pareto k none: all weights are equal" in printed(qrs_report([0.0] * 400, beta=1.0)[1])
+    without = {name: figure for name, figure in evidence.items() if not name.startswith("pareto")}
+    assert f"tvd {evidence['tvd']}" in printed(without)
+
+
 def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
     _, evidence = qrs_report([0.0, 3.0] * 40, target_tvd=0.3, pilot=60)
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
@@ -136,6 +193,15 @@ def test_a_sampler_without_a_proposal_says_what_rejection_would_take(world: Worl
         assert note.endswith(
             f"sampler='rejection' gives exactly your model's own distribution (g) with {much} attempts"
         )
+
+
+@pytest.mark.parametrize(("weights", "why"), [(HEAVY, "tail is too heavy (Pareto k 0.818)"), (LIGHT, None)])
+def test_a_note_says_what_a_heavy_tail_means(world: World, weights: list[float], why: str | None) -> None:
+    sampler = rejection._replace(report=lambda _: qrs_report(weights, beta=1.0))
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3, sampler=sampler).run("ab")
+    notes = [note for note in outcome.report.notes if "far larger than estimated" in note]
+    assert len(notes) == (why is not None)
+    assert not notes or notes[0].startswith(f"the weights' {why}, so the distance to your model's own distribution (g)")
 
 
 def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:

@@ -74,12 +74,16 @@ class Figures(_Frozen):
         KL(g‖a') in nats, a mean over prompts.
     kl_gold_guarded
         KL(g‖g') in nats, where g' ∝ a' b: the distance to g of texts that rejection sampling draws from the adapter.
+    pareto_k
+        Tail index of the weights a / a' of the adapter's own draws, see ``guardwrap.metrics.pareto_k``; of several
+        prompts, the largest. If it is high, samplers that weigh cannot confirm a small distance to g.
     """
 
     acceptance_before: Figure | None = None
     acceptance_after: Figure | None = None
     kl_gold_proposal: Figure | None = None
     kl_gold_guarded: Figure | None = None
+    pareto_k: Figure | None = None
 
 
 class CardPrompts(_Frozen):
@@ -259,6 +263,7 @@ def readme(card: Card, folder: str) -> str:
         ("acceptance rate with it", card.figures.acceptance_after, ""),
         ("KL(g‖a')", card.figures.kl_gold_proposal, " nats"),
         ("KL(g‖g')", card.figures.kl_gold_guarded, " nats"),
+        ("Pareto k of the weights (a light tail: about 0.5 or less)", card.figures.pareto_k, ""),
     )
     table = [f"| {what} | {figure.estimate}{unit} |" for what, figure, unit in rows if figure is not None]
     settings = [f"{name}={value!r}" for name, value in card.settings.items()]

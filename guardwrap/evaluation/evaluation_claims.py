@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from guardwrap.evaluation.figures import ProposalFigures
-from guardwrap.evaluation.notes import ENOUGH, sees_all_of_g
+from guardwrap.evaluation.notes import ENOUGH, heavy_in, sees_all_of_g
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.evaluation.tradeoff import CURVES, Point
-from guardwrap.formatting import digits, upwards
+from guardwrap.formatting import digits, tail_in_words, upwards
 from guardwrap.metrics.rates import times_fewer
 from guardwrap.outcomes import FEW, Estimate
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
@@ -43,6 +43,8 @@ class _Way:
         For each prompt, the effective sample size of the attempts, in draws of g.
     promising
         Whether for each prompt one attempt is worth more draws of g than one attempt of the model itself.
+    heavy
+        The largest Pareto k among prompts where it is above its limit, so that distances have no upper end, or None.
     """
 
     name: str
@@ -52,6 +54,7 @@ class _Way:
     believed: Sequence[bool]
     worth: Sequence[float]
     promising: bool
+    heavy: float | None = None
 
     @property
     def cheap(self) -> Answer:
@@ -92,6 +95,8 @@ def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
         rule = f"at most {way.limit:g}"
         if way.near == "undecided" and min(way.worth) < FEW:
             rule += f"; but these attempts are worth only {digits(min(way.worth))} draws of g"
+        elif way.near == "undecided" and way.heavy is not None:
+            rule += f"; but {tail_in_words(way.heavy)}"
         elif way.near == "undecided" and furthest.high <= way.limit:
             rule += "; but these attempts may miss part of g, see the notes"
         sentence = f"{way.name} comes within a total variation distance of {way.limit:g} of the target{every}"
@@ -162,7 +167,8 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         worth = [of.figures["effective_sample_size"].value for of in all_of] if distances else []
         few = believed[: len(distances)]
         promising = all(draws / of.attempts > rate.value for draws, of, rate in zip(worth, all_of, rates, strict=False))
-        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth, promising))
+        heavy = max((k for of in all_of if (k := heavy_in(of.figures)) is not None), default=None)
+        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth, promising, heavy))
         if not distances:
             continue
         own = [_settings_own(of) for of in all_of]
@@ -181,7 +187,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
                 times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
                 for base, point in zip(rates, points, strict=True)
             ]
-            found.append(_Way(called, costs, far, within, believed, worth, promising))
+            found.append(_Way(called, costs, far, within, believed, worth, promising, heavy))
     return found
 
 

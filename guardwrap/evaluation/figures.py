@@ -21,6 +21,8 @@ from guardwrap.metrics import (
     kl_gold_base,
     kl_gold_guarded,
     kl_gold_proposal,
+    pareto_k,
+    pareto_k_limit,
     partition,
     position_bins,
     position_histogram,
@@ -31,7 +33,7 @@ from guardwrap.metrics import (
 )
 from guardwrap.metrics.intervals import combine, jackknife, log_estimate
 from guardwrap.metrics.weights import scaled
-from guardwrap.outcomes import FEW, Estimate
+from guardwrap.outcomes import FEW, Estimate, exactly
 from guardwrap.samplers import Attempt
 
 __all__ = ["BINS", "BaseFigures", "PromptFigures", "ProposalFigures", "figures_of"]
@@ -194,6 +196,8 @@ def _of_weights(weights: NDArray[np.float64], satisfied: int, base_rate: Estimat
         "tvd_gold_guarded": tvd_gold_guarded(weights),
         "effective_sample_size": effective_sample_size(weights),
     }
+    if math.isfinite((k := pareto_k(weights)).value):
+        known |= {"pareto_k": k, "pareto_k_limit": exactly(pareto_k_limit(int((weights > -math.inf).sum())))}
     if base_rate.value > 0:
         of_base = log_estimate(base_rate)
         known["log_partition_over_base_rate"] = combine((1, log_estimate(known["partition"])), (-1, of_base))

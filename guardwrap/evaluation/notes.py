@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from guardwrap.formatting import tail_in_words
 from guardwrap.outcomes import FEW, Estimate
 
-__all__ = ["ENOUGH", "notes_on", "sees_all_of_g"]
+__all__ = ["ENOUGH", "heavy_in", "notes_on", "sees_all_of_g"]
 
 ENOUGH = 100
 """Number of texts of g, or effective sample size, from which figures are credible."""
@@ -24,6 +25,18 @@ def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
     ratio = figures.get("log_partition_over_base_rate")
     worth = figures.get("effective_sample_size")
     return ratio is not None and ratio.low <= 0 <= ratio.high and worth is not None and worth.value >= ENOUGH
+
+
+def heavy_in(figures: Mapping[str, Estimate]) -> float | None:
+    """Return the Pareto k of a proposal's weights if it is above its limit; None if not, or if it is unknown.
+
+    Parameters
+    ----------
+    figures
+        Figures of the proposal.
+    """
+    k, limit = figures.get("pareto_k"), figures.get("pareto_k_limit")
+    return k.value if k is not None and limit is not None and k.value > limit.value else None
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:
@@ -48,6 +61,8 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
             f"the attempts are worth {worth:.3g} draws of g, too few to estimate distances: they may be far off, "
             "most often too low"
         )
+    if (k := heavy_in(figures)) is not None:
+        notes.append(f"{tail_in_words(k)}, so the distances have no upper end: they may be far larger than estimated")
     ratio = figures.get("log_partition_over_base_rate")
     if ratio is None:
         notes.append(

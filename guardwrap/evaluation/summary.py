@@ -24,15 +24,22 @@ LABELS = {
     "kl_gold_guarded": "KL(g‖g') [nats]",
     "tvd_gold_guarded": "TVD(g, g')",
     "effective_sample_size": "effective sample size [attempts]",
+    "pareto_k": "Pareto k of the weights",
+    "pareto_k_limit": "Pareto k above which distances have no upper end",
     "theorem2_residual": "Theorem 2's residual (0 if correct) [nats]",
 }
 """Labels of figures on the page."""
+
+_EACH = ("pareto_k", "pareto_k_limit")
+"""Figures of each prompt that have no meaningful mean over prompts."""
 
 HOW = {
     "notation": "a: the model's own distribution under the generation settings; b: the constraint; g = a b / Z: the "
     "target distribution; a': a proposal; g' = a' b / Z': the distribution of rejection sampling from it.",
     "intervals": "95 %. In JSON null means unknown or unbounded.",
     "distances": "KL(g‖a'), KL(g‖g'), TVD and Z are importance-sampling estimates from the attempts of the proposal.",
+    "pareto_k": "Tail index of the weights, by the estimator of Zhang and Stephens (2009) with the prior of PSIS "
+    "(Vehtari et al. 2024). If it is above min(1 - 1 / log10(number of weights), 0.7), KL and TVD have no upper end.",
     "theorem2_residual": "KL(g‖a') - KL(g‖g') + log AR_a'. Each term is estimated from its own quarter of the "
     "attempts, with Z from the model's own attempts.",
     "samplers": "Every setting runs over the same recorded attempts, so points of a curve are not independent. Cost is "
@@ -117,7 +124,7 @@ def mean_over_prompts(prompts: Sequence[PromptFigures]) -> dict[str, dict[str, E
     means: dict[str, dict[str, Estimate]] = {}
     for name in rows[0]:
         known = [row[name] for row in rows]
-        for figure in known[0]:
+        for figure in (name for name in known[0] if name not in _EACH):
             values = [figures[figure] for figures in known if figure in figures]
             if len(values) == len(rows) and all(math.isfinite(x.value) for x in values):
                 means.setdefault(name, {})[figure] = mean_of(values)

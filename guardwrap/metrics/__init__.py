@@ -22,6 +22,7 @@ from guardwrap.metrics.position import (
 from guardwrap.metrics.projected import projected_kl
 from guardwrap.metrics.qrs_estimates import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
 from guardwrap.metrics.rates import acceptance_rate
+from guardwrap.metrics.tails import pareto_k, pareto_k_limit
 from guardwrap.metrics.weights import effective_sample_size, partition
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "kl_gold_proposal_from_gold",
     "log_beta_for_acceptance",
     "log_beta_for_tvd",
+    "pareto_k",
+    "pareto_k_limit",
     "partition",
     "position_bins",
     "position_histogram",

@@ -10,8 +10,10 @@ w(y) = a(y) b(y) / a'(y)
 and each expectation is estimated by the mean over the attempts (self-normalized importance sampling). Intervals are
 jackknifed. Measured on enumerated worlds with 2 000 attempts, 93 to 98 % of them contain the true value if the
 effective sample size is above 100, and only 82 % in some cases where it is 70: the attempts may then not include the
-largest weights, so that values and intervals are too low, whatever the formula. The paper's own estimators (App. D),
-which start from draws of g, do not have this weakness but need a model whose own acceptance rate is not tiny.
+largest weights, so that values and intervals are too low, whatever the formula. So if the weights' tail is too heavy,
+or they are too few to judge it (``guardwrap.metrics.tails``), an interval has no upper end: it is infinite for KL and 1
+for TVD. The paper's own estimators (App. D), which start from draws of g, do not have this weakness but need a model
+whose own acceptance rate is not tiny.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
 from guardwrap.metrics.intervals import Floats, clip, jackknife
+from guardwrap.metrics.tails import too_heavy
 from guardwrap.metrics.weights import kong, read_weights, scaled
 from guardwrap.outcomes import FEW, Estimate
 
@@ -30,6 +33,7 @@ __all__ = [
     "kl_gold_guarded",
     "kl_gold_proposal",
     "kl_to_sampler",
+    "tvd_as_seen",
     "tvd_gold_guarded",
     "tvd_to_sampler",
 ]
@@ -45,7 +49,8 @@ def kl_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -ma
     if len(heavy) < 2:
         return Estimate(max(float(_kl(columns.mean(axis=1))), 0.0), 0.0, math.inf)
     value, low, high = clip(jackknife(columns, _kl, len(heavy) - 1))
-    return Estimate(value, low, high if kong(heavy) >= FEW else math.inf)
+    known = kong(heavy) >= FEW and not too_heavy(log_weights)
+    return Estimate(value, low, high if known else math.inf)
 
 
 def _kl(mean: Floats) -> Floats:
@@ -56,6 +61,12 @@ def _kl(mean: Floats) -> Floats:
 
 def tvd_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -math.inf) -> Estimate:
     """Estimate TVD(g, p) for p ∝ a' m, from log w and log m ``[attempts]``; w/m is constant where w <= β."""
+    tvd = tvd_as_seen(log_weights, log_accept, log_beta)
+    return tvd._replace(high=1.0) if too_heavy(log_weights) else tvd
+
+
+def tvd_as_seen(log_weights: Floats, log_accept: Floats, log_beta: float = -math.inf) -> Estimate:
+    """Estimate TVD(g, p) as ``tvd_to_sampler`` does, with an upper end even if the weights' tail is too heavy."""
     w, m = scaled(log_weights)[0], scaled(log_accept)[0]
     heavy = w[log_weights > log_beta]
     # ½ E |x - y| = E [x - y where x > y]. To first order, estimating where x > y adds nothing to the error.
@@ -91,7 +102,8 @@ def kl_gold_proposal(log_weights: ArrayLike) -> Estimate:
     -------
     Estimate
         Nats. Self-normalized importance sampling; jackknife. The upper end is infinite if the effective sample size is
-        below 10. If fewer than two attempts satisfy b, the interval is the whole range.
+        below 10, the weights' tail is too heavy, or they are too few to judge it (``pareto_k``). If fewer than two
+        attempts satisfy b, the interval is the whole range.
 
     Raises
     ------
@@ -116,8 +128,8 @@ def kl_gold_guarded(log_weights: ArrayLike) -> Estimate:
     -------
     Estimate
         Nats. Self-normalized importance sampling, where AR_{a'} is the share of finite log-weights; jackknife. The
-        upper end is infinite if the effective sample size is below 10. If fewer than two attempts satisfy b, the
-        interval is the whole range.
+        upper end is infinite if the effective sample size is below 10, the weights' tail is too heavy, or they are too
+        few to judge it (``pareto_k``). If fewer than two attempts satisfy b, the interval is the whole range.
 
     Raises
     ------
@@ -141,8 +153,9 @@ def tvd_gold_guarded(log_weights: ArrayLike) -> Estimate:
     Returns
     -------
     Estimate
-        Between 0 and 1. Self-normalized importance sampling (Eikema et al. 2022); jackknife. If fewer than two attempts
-        satisfy b, the interval is the whole range.
+        Between 0 and 1. Self-normalized importance sampling (Eikema et al. 2022); jackknife. The upper end is 1 if the
+        weights' tail is too heavy, or they are too few to judge it (``pareto_k``). If fewer than two attempts satisfy
+        b, the interval is the whole range.
 
     Raises
     ------

@@ -78,7 +78,8 @@ def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
         are above β, the attempts hardly show the difference between p_β and g, and the value is near 0 or 0. The upper
         end is then that of Clopper and Pearson (1934) for the probability, under g, of a weight above β, with the
         effective sample size as the number of draws of g; TVD(g, p_β) is never more than this probability. If all
-        weights are equal, the upper end is raised in the same way to allow for other weights that were not seen.
+        weights are equal, the upper end is raised in the same way to allow for other weights that were not seen. The
+        upper end is 1 if the weights' tail is too heavy, or they are too few to judge it (``pareto_k``).
 
     Raises
     ------
@@ -105,8 +106,9 @@ def qrs_kl(log_weights: ArrayLike, log_beta: float) -> Estimate:
     -------
     Estimate
         Nats. Self-normalized importance sampling; jackknife. The upper end is infinite if the weights above β have an
-        effective sample size below 10: weights that were not seen may be of any size, and KL has no bound. If no weight
-        is above β, the value is 0, whatever the true KL is.
+        effective sample size below 10: weights that were not seen may be of any size, and KL has no bound. So it is if
+        the weights' tail is too heavy, or they are too few to judge it (``pareto_k``). If no weight is above β, the
+        value is 0, whatever the true KL is.
 
     Raises
     ------

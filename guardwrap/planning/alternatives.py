@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 from guardwrap.budget import Budget
 from guardwrap.formatting import counted, digits, upwards
-from guardwrap.metrics import acceptance_rate, effective_sample_size, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
-from guardwrap.outcomes import Outcome
+from guardwrap.metrics import (
+    acceptance_rate,
+    effective_sample_size,
+    log_beta_for_tvd,
+    pareto_k,
+    pareto_k_limit,
+    qrs_acceptance,
+    tvd_gold_guarded,
+)
+from guardwrap.outcomes import Estimate, Outcome
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR, PILOT
 
@@ -21,6 +29,7 @@ __all__ = [
     "cheapest",
     "sampler_for",
     "satisfied_in",
+    "tail_in",
     "texts_of",
     "worth_in",
 ]
@@ -188,6 +197,13 @@ def worth_in(drawn: Sequence[Attempt], kind: str) -> float | None:
     if kind != "qrs" or not any(attempt.satisfied for attempt in drawn):
         return None
     return effective_sample_size(_weights(drawn)).value
+
+
+def tail_in(drawn: Sequence[Attempt], kind: str) -> tuple[Estimate, float] | None:
+    """Return the Pareto k of a pilot's weights and its limit, for QRS; None for other samplers or without weights."""
+    weights = _weights(drawn)
+    passing = sum(weight > -math.inf for weight in weights)
+    return (pareto_k(weights), pareto_k_limit(passing)) if kind == "qrs" and passing else None
 
 
 def attempts_before(satisfied: int | None, attempts: int) -> float:

@@ -10,8 +10,16 @@ from typing import Any
 from guardwrap.budget import Budget
 from guardwrap.formatting import blamed, counted, digits, upwards
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome, bounded, plain
-from guardwrap.planning.alternatives import ENOUGH, Alternative, attempts_before, satisfied_in, texts_of, worth_in
+from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome, bounded, heavy_tail, plain, tail_and_limit
+from guardwrap.planning.alternatives import (
+    ENOUGH,
+    Alternative,
+    attempts_before,
+    satisfied_in,
+    tail_in,
+    texts_of,
+    worth_in,
+)
 from guardwrap.planning.probability import MOST, SURE, enough_for, reached
 from guardwrap.samplers import Attempt
 
@@ -69,6 +77,11 @@ class Forecast:
         The budget of the planned call.
     more
         Attempts of a larger pilot that would be enough to estimate the cost of QRS; 0 if this one is.
+    pareto_k
+        For QRS, the Pareto k of the weights of the pilot's attempts, see ``guardwrap.metrics.pareto_k``; None for other
+        samplers.
+    pareto_k_limit
+        The limit above which it shows that a distance to g has no known upper end.
     """
 
     prompt: Any
@@ -84,6 +97,8 @@ class Forecast:
     before: float = 0.0
     allowed: Budget = field(default_factory=Budget)
     more: int = 0
+    pareto_k: Estimate | None = None
+    pareto_k_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +163,7 @@ class Plan:
                 f"  tokens       {bounded(each.tokens)} drawn",
                 f"  seconds      {bounded(each.seconds)}",
                 f"  suffices     {_suffices(each)}",
+                *_tail_row(each),
             ]
             lines += [f"  rejected by  {part}" for part in worst[:_SHOWN]]
         if self.ways:
@@ -182,6 +198,16 @@ def _suffices(forecast: Forecast) -> str:
     sure = forecast.suffices
     chance = "above 0.99" if sure > 0.99 else "below 0.01" if sure < 0.01 else f"{sure:.2g}"
     return f"a budget of {' and '.join(limits)} is enough with probability {chance}"
+
+
+def _tail_row(forecast: Forecast) -> list[str]:
+    """Return the row on the tail of the weights, for QRS; no row for other samplers."""
+    k, limit = forecast.pareto_k, forecast.pareto_k_limit
+    if k is None or limit is None:
+        return []
+    heavy = heavy_tail({"pareto_k": k, "pareto_k_limit": limit}) is not None
+    unsure = "; the distance to g would be unknown from these attempts" if heavy else ""
+    return [f"  Pareto k     {tail_and_limit(k, limit)}{unsure}"]
 
 
 def _too_few(forecast: Forecast) -> str:
@@ -234,6 +260,7 @@ def planned(
                 satisfied,
                 budget,
                 worth=worth_in(drawn, kind),
+                tail=tail_in(drawn, kind),
                 seconds=seconds,
                 side_by_side=side_by_side,
             )
@@ -258,6 +285,7 @@ def _forecast(
     budget: Budget,
     *,
     worth: float | None,
+    tail: tuple[Estimate, float] | None,
     seconds: float,
     side_by_side: float,
 ) -> Forecast:
@@ -277,6 +305,8 @@ def _forecast(
         The budget of the planned call.
     worth
         For QRS, the effective sample size of the pilot's attempts; None if none satisfies the constraint.
+    tail
+        For QRS, the Pareto k of their weights and its limit; None if none satisfies the constraint.
     seconds
         Seconds per attempt when many are drawn in parallel.
     side_by_side
@@ -311,6 +341,8 @@ def _forecast(
         before=before,
         allowed=budget,
         more=more,
+        pareto_k=tail and tail[0],
+        pareto_k_limit=tail and tail[1],
     )
 
 

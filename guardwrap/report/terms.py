@@ -72,6 +72,12 @@ TERMS = (
         r"(?<!\w)(?:ESS|effective sample size)(?!\w)",
     ),
     Term(
+        "Pareto k",
+        "how heavy the tail of the weights is: if it is too high, the attempts so far may lack the weights that matter "
+        "most, and no upper end of a distance is known",
+        r"(?<!\w)Pareto k(?!\w)",
+    ),
+    Term(
         "QRS",
         "quasi-rejection sampling: drops texts that a proposal writes too often, to get closer to the target",
         r"(?<!\w)QRS(?!\w)",

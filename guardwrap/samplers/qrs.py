@@ -13,11 +13,13 @@ from guardwrap.metrics import (
     effective_sample_size,
     log_beta_for_acceptance,
     log_beta_for_tvd,
+    pareto_k,
+    pareto_k_limit,
     qrs_acceptance,
     qrs_kl,
     qrs_tvd,
 )
-from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate
+from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
 __all__ = ["NEAR", "PILOT", "qrs"]
@@ -77,7 +79,8 @@ def qrs(
         Its report gives β and the target TVD; the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective
         sample size of the weights, each with an interval; and, with a target, the number of pilot attempts and how many
         of them satisfied the constraint. If the effective sample size is below 10, the report says that the distance
-        is unknown.
+        is unknown. It also gives the Pareto k of the weights and its limit. If k is above that, or unknown, the
+        distances have no upper end, and the report says that the target cannot be confirmed.
 
     Raises
     ------
@@ -138,7 +141,8 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         figures["beta"] = beta = math.exp(state.log_beta)
         beta_text = f"β = {beta:.3g}"
     weights = Trace.values(state.seen)
-    if not any(weight > -math.inf for weight in weights):
+    passing = sum(weight > -math.inf for weight in weights)
+    if not passing:
         return f"{APPROXIMATE}: QRS, {beta_text}", figures
     tvd, worth = qrs_tvd(weights, state.log_beta), effective_sample_size(weights)
     figures |= {
@@ -147,15 +151,34 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         "near_enough": NEAR if target is None else target,
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": worth,
+        "pareto_k": pareto_k(weights),
+        "pareto_k_limit": pareto_k_limit(passing),
     }
-    distance = f"distance (TVD) {tvd}, {_compared(tvd, target)}" if worth.value >= FEW else "distance (TVD) unknown"
+    known = worth.value >= FEW
+    distance = f"distance (TVD) {_compared(tvd, target, heavy_tail(figures))}" if known else "distance (TVD) unknown"
     return f"{APPROXIMATE}: QRS, {beta_text}, {distance}", figures
 
 
-def _compared(tvd: Estimate, target: float | None) -> str:
-    """Compare the distance with the target, or with ``NEAR`` if there is no target."""
+def _compared(tvd: Estimate, target: float | None, heavy: float | None) -> str:
+    """Compare the distance with the target, or with ``NEAR`` if there is no target.
+
+    Parameters
+    ----------
+    tvd, target
+        The distance and the target.
+    heavy
+        The Pareto k of weights whose tail is too heavy to tell the distance, NaN if it is unknown; None if it is light.
+    """
     enough = NEAR if target is None else target
     what = f"{NEAR:g}" if target is None else f"the target of {target:g}"
+    if heavy is None:
+        return f"{tvd}, {_within(tvd, enough, what)}"
+    reached = f"above {what}" if tvd.low > enough else f"{what} cannot be confirmed"
+    return f"{without_end(tvd, heavy)}; {reached}"
+
+
+def _within(tvd: Estimate, enough: float, what: str) -> str:
+    """Compare the distance with the one that is near enough, which is called ``what``."""
     if tvd.high <= enough:
         return f"within {what}"
     if tvd.value <= enough:

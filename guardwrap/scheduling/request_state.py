@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from guardwrap.constraints.checking import Judgement
 from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
-from guardwrap.formatting import counted, digits
+from guardwrap.formatting import counted, digits, tail_in_words
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, OTHER, SAMPLER, Draw, Estimate, Outcome, Report, Usage
+from guardwrap.outcomes import FEW, OTHER, SAMPLER, Draw, Estimate, Outcome, Report, Usage, heavy_tail
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
@@ -39,6 +39,10 @@ _SKIPS = "{} of {} attempts were known to be rejected and not drawn; their numbe
 _LITTLE = (
     "all attempts are worth {} draws from your model's own distribution (g), too few to estimate the distance to it: "
     "draw more, for example with a larger pilot, or choose a closer proposal"
+)
+_HEAVY = (
+    "{}, so the distance to your model's own distribution (g) may be far larger than estimated: draw more, for example "
+    "with a larger pilot, or choose a closer proposal"
 )
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
 _GIVEN_UP = (
@@ -410,8 +414,7 @@ class RequestState:
         # Further keys make texts longer, so they are worth a note where the token limit cost texts.
         long = asked and self.cut_off and len(self.accepted) < self.wanted
         further = further_keys(request.constraint) if long else []
-        worth = evidence.get("effective_sample_size")
-        few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
+        unsure = _unsure(evidence)
         remarks = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
         report = Report(
             drawn_from=drawn_from,
@@ -430,7 +433,7 @@ class RequestState:
             notes=(
                 *request.notes,
                 *(() if request.mask is None else request.mask.notes),
-                *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
+                *(note for note in (clock, rounding, skips, never, given_up, unsure, own) if note is not None),
                 *further,
                 *remarks,
             ),
@@ -459,3 +462,12 @@ class RequestState:
                 origin = origin.replace(own, words)
             description = f"{OTHER}: {origin} (g')"
         return description, evidence
+
+
+def _unsure(evidence: Mapping[str, Estimate | float]) -> str | None:
+    """Return why the distance to g cannot be estimated from these attempts; None if it can."""
+    worth = evidence.get("effective_sample_size")
+    if isinstance(worth, Estimate) and worth.value < FEW:
+        return _LITTLE.format(digits(worth.value))
+    heavy = heavy_tail(evidence)
+    return None if heavy is None else _HEAVY.format(tail_in_words(heavy))

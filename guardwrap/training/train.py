@@ -19,6 +19,7 @@ from guardwrap.adapters.adapter_folder import measured_before
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.errors import UsageError, first_line
+from guardwrap.formatting import tail_in_words
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
     acceptance_rate,
@@ -26,6 +27,8 @@ from guardwrap.metrics import (
     kl_gold_guarded_from_gold,
     kl_gold_proposal,
     kl_gold_proposal_from_gold,
+    pareto_k,
+    pareto_k_limit,
     partition,
 )
 from guardwrap.metrics.intervals import mean_of
@@ -154,6 +157,9 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         weights[sample.prompt][places[sample.prompt]] = a - b
         places[sample.prompt] += 1
     notes += _warnings(trainer, after, weights, sum(accepted))
+    tail, heavy = _tail(weights)
+    figures |= {} if tail is None else {"pareto_k": tail}
+    notes += [] if heavy is None else [heavy]
     notes += [QUANTISED] if is_quantised(task.model) else []
     if min(accepted):
         figures["weighted_kl_gold_proposal"] = mean_of([kl_gold_proposal(each) for each in weights])
@@ -186,6 +192,27 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         f"KL is measured on {sum(found)} draws of g among {gold.drawn.attempts * prompts} attempts of the model"
     )
     return figures, notes
+
+
+def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:
+    """Return the largest Pareto k of any prompt's weights, and a note if they leave distances without an upper end.
+
+    Parameters
+    ----------
+    log_weights
+        log P/a' of the final draws of each prompt, -inf for those that violate the constraint; ``[prompts][draws]``.
+    """
+    passing = [each[each > -math.inf] for each in log_weights]
+    tails = [(pareto_k(each), pareto_k_limit(len(each))) for each in passing if len(each)]
+    known = [k for k, _ in tails if math.isfinite(k.value)]
+    heavy = [k.value for k, limit in tails if k.value > limit]
+    unknown = [k.value for k, _ in tails if math.isnan(k.value)]
+    worst = max(known, key=lambda k: k.value, default=None)
+    if not heavy and not unknown:
+        return worst, None
+    of = f" for {len(heavy) or len(unknown)} of {len(log_weights)} prompts" if len(log_weights) > 1 else ""
+    what = tail_in_words(max(heavy) if heavy else math.nan)
+    return worst, f"{what}{of}: distances to g from weights, such as those of QRS, have no upper end"
 
 
 def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], accepted: int) -> list[str]:

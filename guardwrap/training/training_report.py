@@ -51,7 +51,8 @@ class Trained:
     figures
         Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
         ``kl_gold_guarded`` (nats), from draws of g if there are enough; and ``weighted_kl_gold_proposal`` and
-        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws.
+        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws. ``pareto_k`` is not a mean: it is the
+        tail index of these weights for the prompt where it is largest.
     samples, tokens, seconds
         Attempts, their tokens, and seconds spent on training, without measurements.
     curve

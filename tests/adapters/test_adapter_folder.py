@@ -31,7 +31,7 @@ from guardwrap.adapters import (
     save_adapter,
     tensors_of,
 )
-from guardwrap.adapters.card import CardPrompts
+from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.adapters.fingerprints import difference
 from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, GuardwrapError
@@ -155,6 +155,7 @@ def test_the_card_reads_back(saved: Path) -> None:
         acceptance_before=Figure.of(Estimate(0.01, 0.009, 0.012)),
         acceptance_after=Figure.of(Estimate(0.4, 0.3, 0.5)),
         kl_gold_proposal=Figure.of(Estimate(1.5, 1.2, float("inf"))),
+        pareto_k=Figure.of(Estimate(0.9, 0.5, 1.3)),
     )
     card = card_of(
         world, figures=figures, hyperparameters={"lr": 1e-3, "steps": [1, 2]}, tokens=3, seconds=1.5,
@@ -163,6 +164,7 @@ def test_the_card_reads_back(saved: Path) -> None:
     path = saved.parent / "again.yaml"
     path.write_text(card.to_yaml())
     assert Card.read(path) == card
+    assert "\n| Pareto k of the weights (a light tail: about 0.5 or less) | 0.9 [0.5, 1.3] |\n" in readme(card, "again")
     assert figures.kl_gold_proposal is not None
     assert figures.kl_gold_proposal.estimate == (1.5, 1.2, float("inf"))
     assert Figure.of(Estimate(float("inf"), 0, float("inf"))) is None

@@ -13,7 +13,7 @@ from guardwrap.evaluation.evaluation_settings import Settings
 from guardwrap.evaluation.figures import BaseFigures, PromptFigures, ProposalFigures
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.evaluation.tradeoff import Point
-from guardwrap.outcomes import Estimate
+from guardwrap.outcomes import Estimate, exactly
 from guardwrap.report.blocks import Points, Table, Text
 from tests.evaluation.fixtures_recordings import Source, placed
 
@@ -107,6 +107,20 @@ def test_attempts_worth_a_handful_tell_no_distance(tvd):
     assert next_step(found).startswith(
         "Draw from the model itself, which is exact and takes about 10 attempts per text. It is undecided whether"
     )
+
+
+def test_a_heavy_tail_is_the_reason_given():
+    """Its distance has no upper end, so it may be undecided or too large, and never holds."""
+
+    def near(low, k):
+        found = proposal(CHEAP, Estimate(0.06, low, 1.0))
+        figures = {**found.figures, "pareto_k": Estimate(k, 0.1, 1.4), "pareto_k_limit": exactly(0.6)}
+        return claims_of_evaluation(evaluation(replace(found, figures=figures)))[-1]
+
+    assert near(0.01, 0.9).answer == "undecided"
+    assert near(0.01, 0.9).rule == "at most 0.05; but the weights' tail is too heavy (Pareto k 0.9)"
+    assert near(0.055, 0.9).answer == "does not hold"
+    assert near(0.055, 0.9).rule == near(0.01, 0.5).rule == "at most 0.05"
 
 
 def test_more_attempts_are_advised_only_where_they_lead_somewhere():

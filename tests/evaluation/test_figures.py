@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap import Regex
+from guardwrap import Regex, metrics
 from guardwrap.evaluation import tradeoff as tradeoff_module
 from guardwrap.evaluation.evaluation_report import evaluation_charts
 from guardwrap.evaluation.figures import figures_of
@@ -69,7 +69,12 @@ def test_figures_cover_the_truth(found):
         "theorem2_residual": 0.0,
     }
     figures = found.proposals["cap"].figures
-    assert truth.keys() == figures.keys()
+    assert truth.keys() | {"pareto_k", "pareto_k_limit"} == figures.keys()
+    assert (
+        figures["pareto_k"].value
+        < figures["pareto_k_limit"].value
+        == metrics.pareto_k_limit(found.proposals["cap"].accepted)
+    )
     assert [name for name in truth if not covers(figures[name], truth[name])] == []
     assert covers(found.base.figures["acceptance_rate"], WORLD.z)
     assert covers(found.base.figures["kl_gold_base"], -math.log(WORLD.z))
@@ -85,6 +90,23 @@ def test_negative_control_a_term_that_all_weights_miss(found):
     assert not covers(off.figures["log_partition_over_base_rate"], 0)
     assert not covers(off.figures["theorem2_residual"], 0)
     assert any("Z from the weights differs from the model's AR" in note for note in off.notes)
+
+
+def test_a_heavy_tail_leaves_distances_without_an_upper_end(found):
+    """The same attempts with weights to the power of five: a few of them have nearly all the weight."""
+    heavy = evaluated(lambda attempt: replace(attempt, log_weight=5 * attempt.log_weight)).proposals["cap"]
+    figures = heavy.figures
+    assert figures["pareto_k"].value > figures["pareto_k_limit"].value
+    assert (figures["tvd_gold_guarded"].high, figures["kl_gold_guarded"].high) == (1, math.inf)
+    (note,) = [note for note in heavy.notes if "tail" in note]
+    assert note.startswith(
+        f"the weights' tail is too heavy (Pareto k {figures['pareto_k'].value:.3g}), so the distances"
+    )
+    light = found.proposals["cap"]
+    assert light.figures["tvd_gold_guarded"].high < 1
+    averaged = mean_over_prompts([found, replace(found, proposals={"cap": heavy})])["cap"]
+    assert "tvd_gold_guarded" in averaged
+    assert "pareto_k" not in averaged, "a mean of it says nothing"
 
 
 def laws():

@@ -4,6 +4,7 @@ Covers ``planning/alternatives.py`` and ``planning/probability.py`` too.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
+from guardwrap.outcomes import Estimate
 from guardwrap.planning.alternatives import Alternative, cheapest
 from guardwrap.samplers import rejection
 from guardwrap.testing import World, llama_world
@@ -197,6 +199,25 @@ def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
     assert 0 <= enough.suffices <= 1
     (plain,) = guarded_of(small).plan(small.prompt, pilot=6, **small.settings).forecasts
     assert plain.more == 0, "rejection does not use weights"
+
+
+def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    asked = {"seed": 0, "sampler": "qrs", **small.settings}
+    plan = guarded.plan(small.prompt, pilot=1_000, **asked)
+    (heavy,) = plan.forecasts
+    assert heavy.pareto_k is not None
+    assert heavy.pareto_k_limit is not None
+    unsure = "; the distance to g would be unknown from these attempts"
+    assert heavy.pareto_k.value > heavy.pareto_k_limit, "a few texts have far more weight than all others"
+    assert f"  Pareto k     {heavy.pareto_k}, above the limit of 0.516{unsure}\n" in str(plan)
+    light = replace(plan, forecasts=(replace(heavy, pareto_k=Estimate(0.3, -0.1, 0.7)),))
+    assert "  Pareto k     0.3 [-0.1, 0.7], at most the limit of 0.516\n" in str(light)
+    few = str(guarded.plan(small.prompt, pilot=12, **asked))
+    assert f"  Pareto k     unknown: too few weights{unsure}\n" in few
+    plain = guarded.plan(small.prompt, pilot=200, **{**asked, "sampler": "rejection"})
+    assert plain.forecasts[0].pareto_k is None
+    assert "Pareto k" not in str(plain)
 
 
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:

@@ -34,6 +34,7 @@ def of_class(html, kind):
         ("log Z - log AR_a' of g", ["g", "AR", "Z"]),
         ("log Z - log AR_a'", ["AR"]),
         ("effective sample size [attempts]", ["ESS"]),
+        ("Pareto k of the weights", ["Pareto k"]),
         ("QRS, β = 0.3", ["QRS", "β"]),
         ("IMH, 3 steps", ["IMH"]),
         ("projected KL to g [nats]", ["KL", "projected KL", "nats"]),

@@ -18,6 +18,8 @@ import torch
 from guardwrap import Budget, GuardedGenerator
 from guardwrap.adapters import Card, Figures
 from guardwrap.adapters.adapter_folder import CARD, WEIGHTS
+from guardwrap.adapters.card import Figure
+from guardwrap.metrics import pareto_k
 from guardwrap.outcomes import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.training import round_attempts, train
@@ -25,6 +27,7 @@ from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, update
 from guardwrap.training.learning_curve import Row, Stage, summarise, warnings_of
 from guardwrap.training.samples import Sample
+from guardwrap.training.train import _tail
 from guardwrap.training.trainer import Trainer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
@@ -62,6 +65,7 @@ def test_the_card_says_what_it_cost(tmp_path, small, method):
     assert trained.samples == trained.curve[-1].samples <= 400
     assert card.constraint_digest == DOUBLED.digest
     assert card.figures.acceptance_after.estimate == trained.figures["acceptance_after"]
+    assert card.figures.pareto_k == Figure.of(trained.figures.get("pareto_k"))
     z = sum(p for ids, p in small.law().items() if DOUBLED.accepts(small.draw(ids).text))
     assert card.figures.acceptance_before.low < z < card.figures.acceptance_before.high
     assert not [note for note in card.notes if "warning" in note]
@@ -375,6 +379,24 @@ def test_chance_alone_gives_no_warning():
         row = Row(0, "policy", 2000, 0, 0.0, Estimate(0.002, 0.0, 0.01), int(accepted), mixture=0.002)
         summarise(row, [[0.0] * accepted], 2000)
         assert not [warning for warning in warnings_of(row, Estimate(0.002, 0.0018, 0.0022)) if "lost" in warning]
+
+
+def test_a_card_says_how_heavy_the_tail_is():
+    """Of several prompts, k is that of the heaviest tail, and the note counts those that are too heavy."""
+    uniform = (np.arange(400) + 0.5) / 400
+    violating = np.full(100, -math.inf)
+    light, heavy = (np.concatenate([-k * np.log1p(-uniform), violating]) for k in (0.1, 1.0))
+    worst, note = _tail([light, heavy])
+    assert worst == pareto_k(heavy)
+    said = (
+        f"the weights' tail is too heavy (Pareto k {worst.value:.3g}) for 1 of 2 prompts: distances to g from weights"
+    )
+    assert (note or "").startswith(said)
+    assert _tail([light, light]) == (pareto_k(light), None), "the note is not always there"
+    assert _tail([np.zeros(5), violating]) == (None, None), "equal weights have no tail"
+    worst, note = _tail([heavy[:400:20]])
+    assert worst is None
+    assert (note or "").startswith("the weights are too few to judge their tail (no Pareto k): distances")
 
 
 def test_a_tiny_effective_sample_size_is_warned_of():
