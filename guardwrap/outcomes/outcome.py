@@ -1,38 +1,29 @@
-"""Attempts, outcomes and reports: plain frozen data."""
+"""What became of one prompt: attempts, their cost, a report, and the outcome. Plain frozen data."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError, quoted
-from guardwrap.formatting import LARGE, blamed, counted, digits, tail_in_words
+from guardwrap.formatting import LARGE, blamed, counted, digits
+from guardwrap.outcomes.estimates import FEW, Estimate, heavy_tail, plain, tail_and_limit, without_end
+from guardwrap.outcomes.obstacle import Obstacle
 
 __all__ = [
     "APPROXIMATE",
     "EXACT",
-    "FEW",
     "MANY_CUT_OFF",
     "OTHER",
     "SAMPLER",
     "Draw",
-    "Estimate",
-    "Obstacle",
     "Outcome",
     "Report",
     "Usage",
-    "bounded",
-    "estimate_of",
-    "exactly",
-    "heavy_tail",
-    "plain",
-    "tail_and_limit",
-    "without_end",
 ]
 
 
@@ -47,9 +38,6 @@ _DISTANCES = ("tvd", "kl")
 
 _SHOWN = 3
 """How many places a printed report shows for each part."""
-
-FEW = 10.0
-"""Effective sample size, in draws of g, below which the distance to g cannot be estimated."""
 
 EXACT = "exactly your model's own distribution, given the constraint (g)"
 APPROXIMATE = "approximately your model's own distribution, given the constraint (g)"
@@ -115,17 +103,6 @@ class Draw:
     message: str | None = None
 
 
-class Estimate(NamedTuple):
-    """A value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{digits(self.value)} [{digits(self.low)}, {digits(self.high)}]"
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Cost of one prompt.
@@ -165,65 +142,6 @@ class Usage:
     skipped_attempts: int = 0
     model_checks: int = 0
     model_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """The generation settings because of which no text satisfies the constraint.
-
-    Parameters
-    ----------
-    settings
-        The settings, such as ``("top_k=50",)``. If there are several, none of them is the obstacle alone.
-    probability
-        The probability that the next token is a possible one if these settings are turned off and all others stay. A
-        token is possible if no verdict shows that every text that continues with it violates the constraint.
-    after
-        The number of new tokens before that token. They are the only ones that the settings allow without a violation.
-    at_least
-        Whether ``probability`` is a lower bound, because not all tokens could be judged.
-    textless
-        Whether the settings leave tokens without visible text, such as white space, after which others may be possible.
-        Then it is not certain that no text can be drawn.
-    """
-
-    settings: tuple[str, ...]
-    probability: float
-    after: int = 0
-    at_least: bool = False
-    textless: bool = False
-
-    def __str__(self) -> str:
-        several = len(self.settings) > 1
-        names = " and ".join([", ".join(self.settings[:-1]), self.settings[-1]]) if several else self.settings[0]
-        chance = f"{'at least ' * self.at_least}{digits(self.probability)} without {'them' if several else 'it'}"
-        first = "the first token" if self.after == 1 else f"the first {self.after} tokens"
-        tokens = f"tokens that are possible after {first}" if self.after else "possible first tokens"
-        if not several and names.startswith("max_new_tokens="):
-            return f"{names} ends every text too early, and the {tokens} have probability {chance}"
-        left = " except those without visible text" * self.textless
-        return f"{names} {'leave' if several else 'leaves'} out all {tokens}{left}, which have probability {chance}"
-
-    def remedies(self) -> list[str]:
-        """Return how to turn each setting off, with Python arguments."""
-        return [_OFF.get(name, f"leave out {name}") for name in self.names]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the settings, without their values."""
-        return [setting.partition("=")[0] for setting in self.settings]
-
-
-_OFF = {
-    "top_k": "pass top_k=0",
-    "top_p": "pass top_p=1.0",
-    "min_p": "pass min_p=0.0",
-    "typical_p": "pass typical_p=1.0",
-    "epsilon_cutoff": "pass epsilon_cutoff=0.0",
-    "eta_cutoff": "pass eta_cutoff=0.0",
-    "max_new_tokens": "raise max_new_tokens",
-}
-"""How to turn off a setting that leaves out tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,77 +378,6 @@ class Outcome:
             "ok": self.ok,
             "report": self.report.to_dict(),
         }
-
-
-def plain(value: Any) -> Any:
-    """Return figures as plain JSON types; infinite and unknown ones become None."""
-    if isinstance(value, Estimate):
-        return {name: plain(number) for name, number in value._asdict().items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
-def estimate_of(data: Mapping[str, float | None]) -> Estimate:
-    """Read an estimate that ``plain`` wrote: a value or bound of None is infinite."""
-    unknown = {"value": math.inf, "low": -math.inf, "high": math.inf}
-    numbers = {name: data[name] for name in unknown}
-    return Estimate(**{name: unknown[name] if each is None else float(each) for name, each in numbers.items()})
-
-
-def exactly(value: float) -> Estimate:
-    """Return an estimate of a figure that is known without error."""
-    return Estimate(value, value, value)
-
-
-def bounded(figure: Estimate) -> str:
-    """Format a figure with its interval; only the lower bound if the value is infinite."""
-    if math.isfinite(figure.value):
-        return str(figure)
-    return f"at least {digits(figure.low)} (95 %)" if math.isfinite(figure.low) else "unknown"
-
-
-def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
-    """Return the Pareto k of the weights if it is above its limit, NaN if it is unknown; None if the tail is light.
-
-    Parameters
-    ----------
-    evidence
-        A sampler's figures. Without ``pareto_k`` and ``pareto_k_limit`` nothing is known of weights, so None.
-    """
-    k, limit = evidence.get("pareto_k"), evidence.get("pareto_k_limit")
-    if not isinstance(k, Estimate) or not isinstance(limit, float) or k.value <= limit:
-        return None
-    return k.value
-
-
-def without_end(distance: Estimate, k: float) -> str:
-    """Format a distance whose upper end is unknown, with the reason.
-
-    Parameters
-    ----------
-    distance
-        The distance, of which only the lower end counts.
-    k
-        The Pareto k of the weights, or NaN if it is unknown.
-    """
-    least = f"at least {digits(distance.low)} (95 %), upper end " if distance.low > 0 else ""
-    return f"{least}unknown: {tail_in_words(k)}"
-
-
-def tail_and_limit(k: Estimate, limit: float) -> str:
-    """Describe the tail of weights by its Pareto k and the limit above which it is too heavy."""
-    if math.isnan(k.value):
-        return "unknown: too few weights"
-    if k.value == -math.inf:
-        return "none: all weights are equal"
-    return f"{k}, {'at most' if k.value <= limit else 'above'} the limit of {digits(limit)}"
 
 
 def _sentence(report: Report) -> str:
