@@ -1,7 +1,7 @@
-"""Attempts, outcomes and reports of prompts: plain frozen data, and how they are written in words.
+"""Attempts, outcomes and reports of prompts: plain frozen data, and the words for it.
 
 Begin with ``outcome``, which defines ``Draw``, ``Report`` and ``Outcome``. ``estimates`` has figures with their
-intervals, and ``obstacle`` the settings that leave no text.
+intervals, ``obstacle`` the settings that leave no text, and ``report_words`` the words of reports.
 """
 
 from guardwrap.outcomes.estimates import (
@@ -16,7 +16,8 @@ from guardwrap.outcomes.estimates import (
     without_end,
 )
 from guardwrap.outcomes.obstacle import Obstacle
-from guardwrap.outcomes.outcome import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER, Draw, Outcome, Report, Usage
+from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
+from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER
 
 __all__ = [
     "APPROXIMATE",
