@@ -73,7 +73,7 @@ test-instructions: .venv-instructions/ready
 
 # A minute: formatting, types, contracts, and tests of everything that needs no real model.
 FAST := constraints metrics scheduling documents backends/test_tokens.py pipelines/test_calls.py pipelines/test_edges.py \
-	test_outcomes.py test_errors.py environment test_public.py
+	outcomes test_errors.py environment test_public.py
 check: .venv/ready lint
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix tests/,$(FAST))
 

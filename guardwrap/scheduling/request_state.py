@@ -1,4 +1,4 @@
-"""The progress of one request: launch order, budget, accepted texts, report."""
+"""The progress of one request: launch order, budget, accepted texts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import math
 import time
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.checking import Judgement
-from guardwrap.constraints.json.schema_notes import further_keys
-from guardwrap.constraints.json.values import parser_of
-from guardwrap.formatting import counted, digits, tail_in_words
-from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, OTHER, SAMPLER, Draw, Estimate, Outcome, Report, Usage, heavy_tail
+from guardwrap.outcomes import SAMPLER, Draw
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
@@ -29,35 +25,6 @@ __all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
 
 SKIPPED = "known before it was drawn"
 """The name that reports give to the cause of rejection of skipped attempts."""
-
-_PLACES = 20
-"""The most places of violations that a report counts for one part of the constraint."""
-
-_CLOCK = "max_time cuts texts by the clock, so the same seed may give other texts next time"
-_SKIPS = "{} of {} attempts were known to be rejected and not drawn; their number was drawn from its exact distribution"
-
-_LITTLE = (
-    "all attempts are worth {} draws from your model's own distribution (g), too few to estimate the distance to it: "
-    "draw more, for example with a larger pilot, or choose a closer proposal"
-)
-_HEAVY = (
-    "{}, so the distance to your model's own distribution (g) may be far larger than estimated: draw more, for example "
-    "with a larger pilot, or choose a closer proposal"
-)
-_NEVER = "no text that can be drawn under these settings satisfies the constraint"
-_GIVEN_UP = (
-    "the mask was given up {}, because it took longer than other callers in the batch may wait; weights account for "
-    "that, but the same seed may give other texts next time"
-)
-_RESHAPED = {
-    "attempts came from the model itself, masked": "tokens were masked",
-    "attempts came from the model itself, twisted": "tokens were twisted",
-}
-_UNKNOWN = "unknown: creating the report failed"
-_OWN = (
-    "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
-    "distribution (g) with {} attempts"
-)
 
 
 class ModelChecks(NamedTuple):
@@ -377,97 +344,3 @@ class RequestState:
         launch = judged.decoded.launch
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
         return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
-
-    def outcome(self, *, asked: bool = True) -> Outcome:
-        """Return the outcome of the request.
-
-        Parameters
-        ----------
-        asked
-            Whether the report may call methods of the request's sampler, weigher and constraint. Pass False if one of
-            them raised an error.
-        """
-        request, law = self.request, self.request.prompt.law
-        usage = Usage(
-            self.attempts,
-            self.tokens,
-            self.seconds,
-            len(self.surplus),
-            sum(self.surplus),
-            self.computed,
-            self.skipped,
-            self.model_checks,
-            self.model_seconds,
-        )
-        rate = None
-        if law.mode == "sample" and self.attempts:
-            complete = self.ended == "complete"
-            rate = acceptance_rate(self.satisfied, self.attempts, stopped_on_acceptance=complete)
-        drawn_from, evidence = self._drawn_from() if asked else (_UNKNOWN, {})
-        clock = None if law.max_time is None else _CLOCK
-        rounding = request.weigh.note if asked and request.weigh is not None else None
-        skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
-        fewer = "fewer" if "pilot_attempts" in evidence else "no more"
-        own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
-        never = _NEVER if self.ended == "impossible" else None
-        given_up = _GIVEN_UP.format(counted(self.allowance.given_up, "time")) if self.allowance.given_up else None
-        # Further keys make texts longer, so they are worth a note where the token limit cost texts.
-        long = asked and self.cut_off and len(self.accepted) < self.wanted
-        further = further_keys(request.constraint) if long else []
-        unsure = _unsure(evidence)
-        remarks = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
-        report = Report(
-            drawn_from=drawn_from,
-            evidence=evidence,
-            sampler=request.sampler.name,
-            seed=request.seed,
-            requested=self.wanted,
-            accepted=len(self.accepted),
-            ended=self.ended or "error",
-            usage=usage,
-            budget=request.budget,
-            acceptance=rate,
-            rejections=dict(self.rejections.most_common()),
-            constraint=request.constraint.digest if asked else "",
-            mode=self.mode if law.beam_results is None else "generate",
-            notes=(
-                *request.notes,
-                *(() if request.mask is None else request.mask.notes),
-                *(note for note in (clock, rounding, skips, never, given_up, unsure, own) if note is not None),
-                *further,
-                *remarks,
-            ),
-            proposal=request.proposal,
-            cut_off=self.cut_off,
-            obstacle=None if self.satisfied else self.inquiry.obstacle,
-            places={title: dict(counts.most_common(_PLACES)) for title, counts in self.places.items()},
-        )
-        draws = tuple(self.accepted)
-        texts = tuple(draw.text for draw in draws)
-        return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
-
-    def _drawn_from(self) -> tuple[str, Mapping[str, Estimate | float]]:
-        """Return a description of the distribution of the texts, and figures that say how close it is to g."""
-        request = self.request
-        if request.prompt.law.mode != "sample":
-            return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
-        description, evidence = request.sampler.report(self.state)
-        if request.budget.deadline is not None:
-            description = "biased by a deadline"
-        elif not self.accepted and description.startswith(("exactly", "approximately")):
-            description = "nothing"
-        elif request.proposal is not None and not request.sampler.weighs:
-            origin = f"attempts came from {request.proposal}"
-            for own, words in _RESHAPED.items():
-                origin = origin.replace(own, words)
-            description = f"{OTHER}: {origin} (g')"
-        return description, evidence
-
-
-def _unsure(evidence: Mapping[str, Estimate | float]) -> str | None:
-    """Return why the distance to g cannot be estimated from these attempts; None if it can."""
-    worth = evidence.get("effective_sample_size")
-    if isinstance(worth, Estimate) and worth.value < FEW:
-        return _LITTLE.format(digits(worth.value))
-    heavy = heavy_tail(evidence)
-    return None if heavy is None else _HEAVY.format(tail_in_words(heavy))

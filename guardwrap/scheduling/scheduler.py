@@ -17,6 +17,7 @@ from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launc
 from guardwrap.scheduling.checker_pool import CheckerPool
 from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request_outcome import outcome_of
 from guardwrap.scheduling.request_state import JudgedAttempt, RequestState
 from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 
@@ -376,8 +377,8 @@ class caught:  # noqa: N801  # reads as a function
 def _outcome(progress: RequestState, failures: Failures) -> Outcome:
     """Return the outcome of a request, with a reduced report if its sampler, weigher or constraint raises."""
     with caught(failures, progress.request):
-        return progress.outcome()
-    return progress.outcome(asked=False)
+        return outcome_of(progress)
+    return outcome_of(progress, asked=False)
 
 
 def _is_costly(attempt: AttemptState) -> bool:

@@ -1,0 +1,183 @@
+"""Reports in words: their first line, the rows below it, and advice if the budget did not suffice."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+from guardwrap.errors import quoted
+from guardwrap.formatting import LARGE, blamed, counted, digits
+from guardwrap.outcomes.estimates import FEW, Estimate, heavy_tail, tail_and_limit, without_end
+
+if TYPE_CHECKING:
+    from guardwrap.outcomes.outcome import Report
+
+__all__ = [
+    "APPROXIMATE",
+    "EXACT",
+    "MANY_CUT_OFF",
+    "OTHER",
+    "SAMPLER",
+    "report_advice",
+    "report_headline",
+    "report_in_words",
+]
+
+SAMPLER = "the sampler"
+"""The key of the sampler in ``Report.rejections``, next to the labels of the constraint's parts."""
+
+MANY_CUT_OFF = 0.1
+"""Share of attempts cut off by the token limit above which the advice mentions ``max_new_tokens``."""
+
+_DISTANCES = ("tvd", "kl")
+"""Names of figures that have no upper end if the weights' tail is too heavy."""
+
+_SHOWN = 3
+"""How many places a printed report shows for each part."""
+
+EXACT = "exactly your model's own distribution, given the constraint (g)"
+APPROXIMATE = "approximately your model's own distribution, given the constraint (g)"
+OTHER = "not your model's own distribution"
+"""How ``Report.drawn_from`` begins."""
+
+_SATISFY = "as your model writes them when they satisfy the constraint"
+
+_ENDED = {
+    "max_attempts": "the budget of attempts is spent",
+    "max_tokens": "the budget of tokens is spent",
+    "max_computed_tokens": "the budget of computed tokens is spent",
+    "max_seconds": "the time limit was reached",
+    "deadline": "the deadline was reached",
+    "deterministic": "greedy or beam search would return the same text again",
+    "impossible": "no text that these settings allow satisfies the constraint",
+    "error": "an error ended the run",
+}
+
+
+def report_headline(report: Report) -> str:
+    """Return one sentence: how many texts, their distribution, and the attempts per text."""
+    got, asked, tried = report.accepted, report.requested, report.usage.attempts
+    if not got:
+        why = "" if report.obstacle is None else f": {report.obstacle}"
+        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}"
+    texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
+    pilot = report.evidence.get("pilot_attempts", 0)
+    drawn = tried - pilot if isinstance(pilot, int) else tried
+    mean = _rounded(drawn / got) if drawn < LARGE else drawn // got
+    cost = "every attempt was accepted" if drawn == got else f"about {counted(mean, 'attempt')} per text"
+    cost += f", after a pilot of {pilot:,}" if pilot else ""
+    missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}"
+    return f"{texts}, {_origin(report)}; {cost}{missing}"
+
+
+def _origin(report: Report) -> str:
+    words, one = report.drawn_from, report.accepted == 1
+    satisfy = _SATISFY.replace("them when they satisfy", "it when it satisfies") if one else _SATISFY
+    every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
+    follow = "does not follow" if one else "do not follow"
+    if words.startswith("exactly"):
+        return f"exactly {satisfy}"
+    if words.startswith("approximately"):
+        nearness = _nearness(report)
+        return f"{nearness} {satisfy}" if nearness else f"{every}; the distance to your model's own texts is unknown"
+    if words.startswith(OTHER):
+        return f"{every} but {follow} your model's own distribution"
+    if words.startswith("biased"):
+        return f"{every}; the deadline favors short ones"
+    return f"{every}; {words}"
+
+
+def _nearness(report: Report) -> str:
+    """Say how close the texts are to g by the sampler's figures; "" if these cannot tell."""
+    distance, enough = report.evidence.get("tvd"), report.evidence.get("near_enough")
+    worth = report.evidence.get("effective_sample_size")
+    if isinstance(worth, tuple) and worth.value < FEW:
+        return ""
+    if not isinstance(distance, tuple) or not isinstance(enough, float) or distance.high <= enough:
+        return "nearly"
+    if heavy_tail(report.evidence) is not None:
+        return "not quite" if distance.low > enough else ""
+    return "perhaps nearly" if distance.value <= enough else "not quite"
+
+
+def _rounded(number: float) -> float:
+    """Round to two digits; a whole number has no decimal point."""
+    if number < 9.95:
+        return round(number, 1) if number % 1 >= 0.05 else round(number)
+    return int(float(f"{number:.2g}"))
+
+
+def report_advice(report: Report) -> str:
+    """Return one line: what to do if the budget did not suffice."""
+    begun, _, lacked = report.drawn_from.partition(": ")
+    why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", report.evidence.get("pilot_attempts")
+    if pilot and not why:
+        why = f"the sampler's pilot took {pilot} of {report.usage.attempts:,} attempts; "
+    # A pilot's attempts are never returned, so they are not evidence against the sampler.
+    parts = {label: count for label, count in report.rejections.items() if not (why and label == SAMPLER)}
+    worst = [
+        f"{quoted(label)} rejected {of}{_most_often_at(report, label)}"
+        for label, of in blamed(parts, report.usage.attempts).items()
+    ][:2]
+    blame = f"{', '.join(worst)}; " if worst else ""
+    remedies = "" if report.obstacle is None else " and ".join(report.obstacle.remedies())
+    if remedies and report.ended == "impossible":
+        return f"{blame}{remedies}, weaken the constraint, or describe it in the prompt"
+    if report.ended == "impossible":
+        return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
+    rate = f"acceptance rate {report.acceptance}; " if report.acceptance else ""
+    if report.usage.attempts and report.cut_off / report.usage.attempts >= MANY_CUT_OFF:
+        rate += f"{report.cut_off:,} were cut off by max_new_tokens, so try a larger one; "
+    away = report.proposal is not None and report.sampler in ("qrs", "imh")
+    plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
+    what = f"{remedies}, raise" if remedies else "raise"
+    return f"{why}{blame}{rate}{what} the budget, weaken the constraint, or describe it in the prompt{plan}"
+
+
+def _most_often_at(report: Report, part: str) -> str:
+    """Return where a part was violated most often, in brackets; "" if that is not known."""
+    places = report.places.get(part) or {}
+    place = max(places, key=places.__getitem__, default="")
+    return place and f" ({places[place]:,} {'at ' * place.startswith('$')}{place})"
+
+
+def report_in_words(report: Report) -> str:
+    """Return the headline of a report, and below it a line for each figure, part and note."""
+    use = report.usage
+    cost = f"{counted(use.attempts, 'attempt')}, {counted(use.tokens, 'token')}, {use.seconds:.1f} s"
+    rows = [("cost", cost), ("drawn from", f"{report.drawn_from}; sampler {report.sampler}, seed {report.seed}")]
+    if report.ended != "complete":
+        rows.append(("ended by", report.ended))
+    if report.proposal is not None and not report.drawn_from.startswith(OTHER):
+        rows.append(("attempts from", report.proposal))
+    if report.acceptance is not None:
+        rows.append(("acceptance", f"{report.acceptance} (95 % interval)"))
+    figures, parts = dict(report.evidence), dict(report.rejections)
+    unlucky = parts.pop(SAMPLER, 0)
+    if "pilot_attempts" in figures:  # a pilot's attempts are never returned, so the sampler did not reject them
+        pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
+        rows.append(("pilot", f"{pilot:,} attempts to set β, of which {kept:,} satisfied the constraint"))
+        unlucky -= kept
+    heavy = heavy_tail(figures)
+    limit = figures.pop("pareto_k_limit", math.nan)
+    for name, figure in figures.items():
+        words = str(figure) if isinstance(figure, Estimate) else digits(figure)
+        if name == "pareto_k" and isinstance(figure, Estimate) and isinstance(limit, float):
+            words = tail_and_limit(figure, limit)
+        elif name in _DISTANCES and heavy is not None and isinstance(figure, Estimate):
+            words = without_end(figure, heavy)
+        rows.append((name.replace("_", " "), words))
+    for label, of in blamed(parts, use.attempts).items():
+        rows.append(("rejected by", f"{label}: {of}"))
+        places = sorted(report.places.get(label, {}).items(), key=lambda item: -item[1])
+        rows += [("  where", f"{place}: {count:,} of {parts[label]:,}") for place, count in places[:_SHOWN]]
+    if unlucky:
+        satisfied = f"{report.accepted + unlucky:,} that satisfied the constraint"
+        rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))
+    if use.model_checks:
+        rows.append(("models judged", f"{counted(use.model_checks, 'text')}, {use.model_seconds:.1f} s"))
+    if use.surplus_attempts:
+        rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, drawn but not needed"))
+    rows += [("note", note) for note in report.notes]
+    width = max(12, *(len(name) for name, _ in rows))
+    return "\n".join([report_headline(report), *(f"  {name:{width}} {words}" for name, words in rows)])

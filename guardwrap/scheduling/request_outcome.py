@@ -1,0 +1,152 @@
+"""The outcome of a request: its texts, with a report of their distribution, their cost, and remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from guardwrap.constraints.json.schema_notes import further_keys
+from guardwrap.constraints.json.values import parser_of
+from guardwrap.formatting import counted, digits, tail_in_words
+from guardwrap.metrics import acceptance_rate
+from guardwrap.outcomes import FEW, OTHER, Estimate, Outcome, Report, Usage, heavy_tail
+from guardwrap.scheduling.request_state import RequestState
+
+__all__ = ["outcome_of"]
+
+_PLACES = 20
+"""The most places of violations that a report counts for one part of the constraint."""
+
+_CLOCK = "max_time cuts texts by the clock, so the same seed may give other texts next time"
+_SKIPS = "{} of {} attempts were known to be rejected and not drawn; their number was drawn from its exact distribution"
+
+_LITTLE = (
+    "all attempts are worth {} draws from your model's own distribution (g), too few to estimate the distance to it: "
+    "draw more, for example with a larger pilot, or choose a closer proposal"
+)
+_HEAVY = (
+    "{}, so the distance to your model's own distribution (g) may be far larger than estimated: draw more, for example "
+    "with a larger pilot, or choose a closer proposal"
+)
+_NEVER = "no text that can be drawn under these settings satisfies the constraint"
+_GIVEN_UP = (
+    "the mask was given up {}, because it took longer than other callers in the batch may wait; weights account for "
+    "that, but the same seed may give other texts next time"
+)
+_RESHAPED = {
+    "attempts came from the model itself, masked": "tokens were masked",
+    "attempts came from the model itself, twisted": "tokens were twisted",
+}
+_UNKNOWN = "unknown: creating the report failed"
+_OWN = (
+    "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
+    "distribution (g) with {} attempts"
+)
+
+
+def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
+    """Return the outcome of a request.
+
+    Parameters
+    ----------
+    state
+        The progress of the request.
+    asked
+        Whether the report may call methods of the request's sampler, weigher and constraint. Pass False if one of them
+        raised an error.
+    """
+    request, law = state.request, state.request.prompt.law
+    usage = Usage(
+        state.attempts,
+        state.tokens,
+        state.seconds,
+        len(state.surplus),
+        sum(state.surplus),
+        state.computed,
+        state.skipped,
+        state.model_checks,
+        state.model_seconds,
+    )
+    rate = None
+    if law.mode == "sample" and state.attempts:
+        complete = state.ended == "complete"
+        rate = acceptance_rate(state.satisfied, state.attempts, stopped_on_acceptance=complete)
+    drawn_from, evidence = _drawn_from(state) if asked else (_UNKNOWN, {})
+    report = Report(
+        drawn_from=drawn_from,
+        evidence=evidence,
+        sampler=request.sampler.name,
+        seed=request.seed,
+        requested=state.wanted,
+        accepted=len(state.accepted),
+        ended=state.ended or "error",
+        usage=usage,
+        budget=request.budget,
+        acceptance=rate,
+        rejections=dict(state.rejections.most_common()),
+        constraint=request.constraint.digest if asked else "",
+        mode=state.mode if law.beam_results is None else "generate",
+        notes=tuple(_notes(state, evidence, asked=asked)),
+        proposal=request.proposal,
+        cut_off=state.cut_off,
+        obstacle=None if state.satisfied else state.inquiry.obstacle,
+        places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
+    )
+    draws = tuple(state.accepted)
+    texts = tuple(draw.text for draw in draws)
+    return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
+
+
+def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float]]:
+    """Return a description of the distribution of the texts, and figures that say how close it is to g."""
+    request = state.request
+    if request.prompt.law.mode != "sample":
+        return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
+    description, evidence = request.sampler.report(state.state)
+    if request.budget.deadline is not None:
+        description = "biased by a deadline"
+    elif not state.accepted and description.startswith(("exactly", "approximately")):
+        description = "nothing"
+    elif request.proposal is not None and not request.sampler.weighs:
+        origin = f"attempts came from {request.proposal}"
+        for own, words in _RESHAPED.items():
+            origin = origin.replace(own, words)
+        description = f"{OTHER}: {origin} (g')"
+    return description, evidence
+
+
+def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, asked: bool) -> Iterator[str]:
+    """Yield the remarks on a request, one sentence each."""
+    request = state.request
+    yield from request.notes
+    if request.mask is not None:
+        yield from request.mask.notes
+    if request.prompt.law.max_time is not None:
+        yield _CLOCK
+    rounding = request.weigh.note if asked and request.weigh is not None else None
+    if rounding is not None:
+        yield rounding
+    if state.skipped:
+        yield _SKIPS.format(state.skipped, state.attempts)
+    if state.ended == "impossible":
+        yield _NEVER
+    if state.allowance.given_up:
+        yield _GIVEN_UP.format(counted(state.allowance.given_up, "time"))
+    unsure = _unsure(evidence)
+    if unsure is not None:
+        yield unsure
+    if request.sampler.weighs and request.proposal is None:
+        yield _OWN.format("fewer" if "pilot_attempts" in evidence else "no more")
+    # Further keys make texts longer, so they are worth a note where the token limit cost texts.
+    if asked and state.cut_off and len(state.accepted) < state.wanted:
+        yield from further_keys(request.constraint)
+    for remark, count in state.remarks.items():
+        yield remark.format(counted(count, "attempt"))
+
+
+def _unsure(evidence: Mapping[str, Estimate | float]) -> str | None:
+    """Return why the distance to g cannot be estimated from these attempts; None if it can."""
+    worth = evidence.get("effective_sample_size")
+    if isinstance(worth, Estimate) and worth.value < FEW:
+        return _LITTLE.format(digits(worth.value))
+    heavy = heavy_tail(evidence)
+    return None if heavy is None else _HEAVY.format(tail_in_words(heavy))

@@ -1,0 +1,20 @@
+"""Log-weights of attempts with light and heavy tails, and what QRS reports of them."""
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+from guardwrap.outcomes import Draw
+from guardwrap.samplers import Attempt, qrs
+
+LIGHT = [k * 0.5 for k in NormalDist().samples(400, seed=1)]
+HEAVY = [-0.9 * math.log1p(-(i + 0.5) / 400) for i in range(400)]
+
+
+def qrs_report(weights: list[float], **options: Any) -> tuple[str, Any]:
+    """Return what QRS says of attempts with these log-weights that all satisfy the constraint, and its figures."""
+    sampler = qrs(**options)
+    state = sampler.init()
+    for i, weight in enumerate(weights):
+        state, _ = sampler.step(state, Attempt(Draw("", (i,), ""), True, weight, 0.5))
+    return sampler.report(state)

@@ -1,0 +1,145 @@
+"""Reports in words: the first line, the rows and the advice."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Length
+from guardwrap.formatting import digits
+from guardwrap.outcomes import APPROXIMATE, Usage
+from guardwrap.testing import World
+from tests.outcomes.fixtures_weights import HEAVY, LIGHT, qrs_report
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "begins", "said"),
+    [
+        ([0.0, 0.1] * 500, {}, "nearly as", "within the target of 0.05"),
+        ([0.0, 3.0] * 500, {"target_tvd": 0.3}, "perhaps nearly as", "as estimated, but not certain"),
+        ([0.0, 3.0] * 500, {"beta": 1.0}, "not quite as", "above 0.05"),
+        ([0.0, 3.0] * 500, {"target_tvd": 0.6}, "nearly as", "within the target of 0.6"),
+        ([0.0, 3.0] * 500, {"target_acceptance": 0.9}, "not quite as", "above 0.05"),
+    ],
+)
+def test_the_first_line_says_how_sure_it_is(
+    world: World, weights: list[float], options: dict[str, Any], begins: str, said: str
+) -> None:
+    """Determined from the figures, not from the description."""
+    drawn_from, evidence = qrs_report(weights, **options)
+    assert said in drawn_from
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from=APPROXIMATE, evidence=evidence)
+    assert report.headline().startswith(f"1 text, {begins} your model writes it")
+    assert evidence["near_enough"] == options.get("target_tvd", 0.05)
+    without = dataclasses.replace(report, evidence={})
+    assert without.headline().startswith("1 text, nearly as"), "for a sampler without such figures"
+
+
+def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
+    """One attempt outweighs all others, so the figures depend on a single text."""
+    drawn_from, evidence = qrs_report([-1.0] * 300 + [7.0], target_tvd=0.2, pilot=50)
+    assert evidence["effective_sample_size"].value < 3
+    assert drawn_from.endswith(", distance (TVD) unknown")
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    said = "which satisfies the constraint; the distance to your model's own texts is unknown"
+    assert said in dataclasses.replace(report, usage=Usage(attempts=301)).headline()
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "ends", "begins"),
+    [
+        (HEAVY, {"beta": 1.0}, "the weights' tail is too heavy (Pareto k 0.818); above 0.05", "not quite as"),
+        (
+            HEAVY,
+            {"target_tvd": 0.5, "pilot": 50},
+            "(Pareto k 0.818); the target of 0.5 cannot be confirmed",
+            "which sat",
+        ),
+        ([*LIGHT[:20]], {"beta": 1.0}, "their tail (no Pareto k); 0.05 cannot be confirmed", "which satisfies the"),
+    ],
+)
+def test_a_heavy_tail_tells_no_upper_end(
+    world: World, weights: list[float], options: dict[str, Any], ends: str, begins: str
+) -> None:
+    drawn_from, evidence = qrs_report(weights, **options)
+    assert drawn_from.endswith(ends)
+    assert evidence["tvd"].high == 1
+    assert evidence["kl"].high == math.inf
+    assert not evidence["pareto_k"].value <= evidence["pareto_k_limit"]
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    assert report.headline().startswith(f"1 text, {begins}")
+    json.dumps(report.to_dict(), allow_nan=False)
+    rows = [" ".join(line.split()) for line in str(report).splitlines()]
+    for name in ("tvd", "kl"):
+        low = evidence[name].low
+        least = f"at least {digits(low)} (95 %), upper end " if low else ""
+        assert any(row.startswith(f"{name} {least}unknown: the weights") for row in rows)
+    known = f"{evidence['pareto_k']}, above the limit of 0.616"
+    assert f"pareto k {known if len(weights) > 20 else 'unknown: too few weights'}" in rows
+
+
+def test_negative_control_a_light_tail_tells_the_interval(world: World) -> None:
+    drawn_from, evidence = qrs_report(LIGHT, target_tvd=0.05, pilot=50)
+    assert "cannot" not in drawn_from
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+
+    def printed(figures: dict[str, Any]) -> list[str]:
+        report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=figures)
+        return [" ".join(line.split()) for line in str(report).splitlines()]
+
+    rows = printed(evidence)
+    assert f"tvd {evidence['tvd']}" in rows
+    assert f"pareto k {evidence['pareto_k']}, at most the limit of 0.616" in rows
+    assert "pareto k none: all weights are equal" in printed(qrs_report([0.0] * 400, beta=1.0)[1])
+    without = {name: figure for name, figure in evidence.items() if not name.startswith("pareto")}
+    assert f"tvd {evidence['tvd']}" in printed(without)
+
+
+def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
+    _, evidence = qrs_report([0.0, 3.0] * 40, target_tvd=0.3, pilot=60)
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    rejections = {"the sampler": 75, "a rule": 3}
+    report = dataclasses.replace(
+        outcome.report, drawn_from=APPROXIMATE, evidence=evidence, usage=Usage(attempts=80), rejections=rejections
+    )
+    assert report.headline().endswith("about 20 attempts per text, after a pilot of 60")
+    rows = [" ".join(line.split()) for line in str(report).splitlines()]
+    assert "pilot 60 attempts to set β, of which 60 satisfied the constraint" in rows
+    assert rows[-2:] == [
+        "rejected by a rule: 3 of 80",
+        "rejected by the sampler: 15 of 16 that satisfied the constraint",
+    ]
+    assert dict(report.rejections) == rejections
+    only = dataclasses.replace(report, rejections={"the sampler": 60})
+    assert "rejected by" not in str(only)
+
+
+def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
+    (outcome,) = GuardedGenerator(world.pipeline(), Keyword("zz"), seed=1, on_exhausted="none").run(
+        "ab", max_new_tokens=3, budget=Budget(max_attempts=60)
+    )
+    drawn = GuardedGenerator(world.pipeline(), Length(min=0), seed=1).run(
+        "ab", max_new_tokens=3, num_return_sequences=60
+    )
+    cut = sum(not draw.finished for draw in drawn[0].draws)
+    assert 0 < cut < 60
+    assert outcome.report.cut_off == cut, "the same attempts, as the seed is the same"
+    assert f"; {cut} were cut off by max_new_tokens, so try a larger one; " in outcome.report.advice()
+    assert drawn[0].report.cut_off == 0
+    few = dataclasses.replace(outcome.report, cut_off=5)
+    assert "cut off" not in few.advice()
+
+
+def test_advice_names_the_place_in_words(world: World) -> None:
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    usage = Usage(attempts=9)
+    report = dataclasses.replace(outcome.report, rejections={"it": 7, "b": 2}, usage=usage, places={"it": {"$.a": 5}})
+    assert report.advice().startswith("'it' rejected 7 of 9 (5 at $.a), 'b' rejected 2 of the other 2; ")
+    assert "where      $.a: 5 of 7" in str(report)
+    report = dataclasses.replace(report, places={"it": {"not JSON": 5, "$": 2}})
+    assert report.advice().startswith("'it' rejected 7 of 9 (5 not JSON), ")
