@@ -2,7 +2,7 @@
 
     python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
-    python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,cars --out rare-confirmed.jsonl
+    python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
 ``bank`` draws texts of 30 tokens from ``<s>`` at temperature 1 with ``transformers`` alone, 512 in a file. Those with a
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
@@ -31,7 +31,7 @@ from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
 TOKENS = 30
 ROWS = 512
 TEXTS = 64
-WORDS = ("night", "cars", "river", "king", "princess", "castle", "robot", "dragon", "turtles", "butterflies")
+WORDS = ("night", "birds", "river", "king", "castle", "robot", "dragon", "carrots", "trucks", "butterflies")
 SETTINGS: dict[str, Any] = {
     "do_sample": True,
     "temperature": 1.0,
