@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="everything small: to see that it runs")
     parser.add_argument("--repeats", type=int, help="runs of each loop where the case does not say (5; quick: 1)")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="of the models, such as cuda; default: cpu")
     parser.add_argument("--case", action="append", help="part of a case's name; default: all")
     parser.add_argument("--resume", action="store_true", help="skip the cases that --out has already")
     parser.add_argument("--out", type=Path, default=Path("engine"))
@@ -95,7 +96,7 @@ def header(options: argparse.Namespace) -> dict[str, Any]:
         "settings": {name: shown(getattr(options, name)) for name in names},
         "versions": {name: module.__version__ for name, module in packages.items()}
         | {"python": platform.python_version()},
-        "machine": {"system": platform.system(), "cpu": cpu_name()},
+        "machine": {"system": platform.system(), "cpu": cpu_name(), **accelerator(getattr(options, "device", "cpu"))},
         "cases": {},
     }
 
@@ -113,6 +114,10 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
+def accelerator(device: str) -> dict[str, str]:
+    return {} if device == "cpu" else {"gpu": torch.cuda.get_device_name(device)}
+
+
 def figure(what: str, values: Sequence[float], bound: Bound | None = None) -> dict[str, Any]:
     """A row of the first table."""
     median = statistics.median(values)
@@ -127,7 +132,7 @@ def figure(what: str, values: Sequence[float], bound: Bound | None = None) -> di
 
 def in_turn(case: Case, loops: Sequence[str], options: argparse.Namespace) -> Runs:
     """Run the loops one after the other, every second time in reverse."""
-    bench = Bench(case, source(case, options))
+    bench = Bench(case, source(case, options), options.device)
     bench.warm_up()
     runs: Runs = {loop: [] for loop in loops}
     for seed in range(case.repeats or options.repeats):
@@ -212,10 +217,11 @@ def peak(case: Peak, options: argparse.Namespace) -> tuple[Figures, Runs]:
 
 def peak_of(case: Case, loop: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Run a loop once in this process, the engine's self-test included: what it needed."""
-    load(source(case, options), case.dtype)
-    loaded = peak_mb()
-    measured = Bench(case, source(case, options)).measure(loop, seed)
-    return measured | {"peak_mb": round(peak_mb(), 1), "above_mb": round(peak_mb() - loaded, 1)}
+    load(source(case, options), case.dtype, options.device)
+    loaded = peak_mb(options.device)
+    measured = Bench(case, source(case, options), options.device).measure(loop, seed)
+    most = peak_mb(options.device)
+    return measured | {"peak_mb": round(most, 1), "above_mb": round(most - loaded, 1)}
 
 
 MEASURE: Mapping[type[Case], Callable[[Any, argparse.Namespace], tuple[Figures, Runs]]] = {
@@ -241,7 +247,11 @@ COUNTS = {
 
 def tables(written: Mapping[str, Any]) -> str:
     """Figures against their targets, and medians of what was counted."""
-    about = [written["machine"]["cpu"], *(f"{name} {version}" for name, version in written["versions"].items())]
+    machine = written["machine"]
+    about = [
+        *(machine[part] for part in ("gpu", "cpu") if part in machine),
+        *(f"{name} {version}" for name, version in written["versions"].items()),
+    ]
     about += [f"{name} {value}" for name, value in written["settings"].items() if value not in (None, False)]
     figures, counts = [], []
     for name, case in written["cases"].items():

@@ -24,14 +24,14 @@ from guardwrap.environment.transformers_internals import CACHE_NAMES
 
 
 @lru_cache(maxsize=1)  # one at a time; what is on disk is the pristine copy
-def load(path: str | None, dtype: str) -> tuple[Any, Any]:
+def load(path: str | None, dtype: str, device: str = "cpu") -> tuple[Any, Any]:
     """Load a model in float32, None being the embedded one, and convert it."""
     if path is None:
         model, tokenizer = load_local()
     else:
         model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
         tokenizer = AutoTokenizer.from_pretrained(path)
-    model.to(getattr(torch, dtype))
+    model.to(device, getattr(torch, dtype))
     for parameter in model.parameters():
         parameter.sum()  # weights come from the disk when they are first read; that belongs to no case
     return model, tokenizer
@@ -88,9 +88,9 @@ class Bench:
     The wrapper is made once, as in an application.
     """
 
-    def __init__(self, case: Case, path: str | None) -> None:
+    def __init__(self, case: Case, path: str | None, device: str = "cpu") -> None:
         self.case = case
-        self.model, self.tokenizer = load(path, case.dtype)
+        self.model, self.tokenizer = load(path, case.dtype, device)
         self.prompt = PROMPTS[case.prompt](self.tokenizer)
         self.settings = {**case.settings, **self._ends()}
         self.ids = self._tokens(self.prompt)
@@ -115,7 +115,7 @@ class Bench:
         else:
             given = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
             read = self.tokenizer.apply_chat_template(prompt, **given)
-        ids: torch.Tensor = read["input_ids"]
+        ids: torch.Tensor = read["input_ids"].to(self.model.device)
         return ids
 
     def warm_up(self) -> None:
@@ -232,8 +232,10 @@ def _usage(outcomes: list[Any]) -> dict[str, Any]:
     return counts | {"accepted": accepted, "mode": outcomes[0].report.mode}
 
 
-def peak_mb() -> float:
-    """The most memory that this process ever had resident, in MB (10⁶ bytes)."""
+def peak_mb(device: str = "cpu") -> float:
+    """The most memory that this process ever had resident, or allocated on a GPU, in MB (10⁶ bytes)."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device) / 1e6
     try:
         # Not ru_maxrss: on Linux a child process starts with its parent's.
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -142,8 +142,8 @@ class World:
             if not frontier:  # every text has ended
                 break
             prefixes = list(frontier)
-            logits = self.model(input_ids=torch.tensor([[*prompt, *prefix] for prefix in prefixes])).logits[:, -1]
-            scores = logits.double() / self.temperature
+            ids = torch.tensor([[*prompt, *prefix] for prefix in prefixes], device=self.model.device)
+            scores = self.model(input_ids=ids).logits[:, -1].double() / self.temperature
             if self.top_k:
                 least = scores.topk(self.top_k).values[:, -1:]
                 scores = scores.masked_fill(scores < least, float("-inf"))
@@ -177,7 +177,7 @@ def table_world(
     """Return a world over a random TableModel."""
     tokenizer = character_tokenizer(letters)
     config = TableConfig(vocab_size=len(tokenizer), max_position_embeddings=max_new_tokens + 16)
-    model = TableModel(config)
+    model = TableModel(config).eval()
     with torch.no_grad():
         model.table.copy_(torch.randn(model.table.shape, generator=torch.Generator().manual_seed(seed)))
     return World(_with_end(model, tokenizer), tokenizer, letters[0], max_new_tokens, temperature, top_k)

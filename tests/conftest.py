@@ -15,9 +15,12 @@ from transformers.utils import logging as transformers_logging
 
 from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.testing import World, llama_world
+from tests.fixtures_device import put_models_on
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported
 torch.set_num_threads(1)
+if accelerator := os.environ.get("GUARDWRAP_TEST_DEVICE"):
+    put_models_on(accelerator)
 # No timings in tests: how long an example takes is the machine's affair. The same examples each time.
 settings.register_profile("guardwrap", deadline=None, derandomize=True)
 settings.load_profile("guardwrap")

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from guardwrap.backends.attention_kernels import for_any_shape
 from guardwrap.backends.float32 import in_float32
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill.row_states import taken_by
@@ -115,9 +116,9 @@ def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
         ids[row, : len(sequence) - 1] = torch.tensor(sequence[:-1], device=device)
     first = min(len(law.ids) for law, _ in texts) - 1
     extra = {"logits_to_keep": longest - first} if "logits_to_keep" in taken_by(model) else {}
-    logits = model(
-        input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, return_dict=True, **extra
-    ).logits
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "return_dict": True}
+    with for_any_shape(device):
+        logits = model(**given, **extra).logits
     logits = logits[:, logits.shape[1] - (longest - first) :]
     # ``unbind`` instead of an index per row, whose gradient would be a tensor of the size of all rows.
     return [

@@ -91,7 +91,7 @@ def test_what_is_saved_reads_back(config: dict[str, Any], by_peft: bool, tmp_pat
     files = read_adapter(tmp_path)
     assert files.card is None
     again = attach(world.model, files.config, files.tensors)
-    ids = torch.tensor([[1, 2, 1, 0, 2]])
+    ids = torch.tensor([[1, 2, 1, 0, 2]], device=world.model.device)
     with torch.no_grad():
         assert torch.equal(again(input_ids=ids).logits, adapted(input_ids=ids).logits)
     (outcome,) = guarded_of(world, tmp_path).run(world.prompt, **world.settings)
@@ -122,7 +122,7 @@ def test_copies_of_the_models_own_embeddings_are_accepted(
     own = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
     files = read_adapter(tmp_path)
     again = attach(world.model, files.config, files.tensors)
-    ids = torch.tensor([[1, 2, 1, 0, 2]])
+    ids = torch.tensor([[1, 2, 1, 0, 2]], device=world.model.device)
     with torch.no_grad():
         drift = (again(input_ids=ids).logits.float() - adapted(input_ids=ids).logits).abs().max()
     assert drift == 0 if dtype == torch.float32 else drift < 0.05

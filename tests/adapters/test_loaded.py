@@ -76,7 +76,7 @@ def test_settings_of_the_pipelines_own_and_of_a_bare_generate(folder: Path) -> N
     guarded = guarded_of(world, folder)
     (outcome,) = guarded.run(world.prompt, max_new_tokens=4)  # the pipeline's settings differ
     assert OTHER in outcome.report.drawn_from
-    ids = torch.tensor([world.tokenizer(world.prompt)["input_ids"]])
+    ids = torch.tensor([world.tokenizer(world.prompt)["input_ids"]], device=world.model.device)
     for options, notes in ((world.settings, 0), ({**world.settings, "temperature": 0.5}, 1)):
         job, *_ = guarded.session.tensor_job(ids, options)
         assert len(job.notes) == notes

@@ -117,7 +117,7 @@ def test_training_leaves_the_model_as_it_is() -> None:
     assert free
     assert not shared & {parameter.data_ptr() for parameter in free}
     assert shared <= {parameter.data_ptr() for parameter in adapted.parameters()}
-    ids = torch.tensor([[1, 2, 1, 2]])
+    ids = torch.tensor([[1, 2, 1, 2]], device=world.model.device)
     adapted.train()
     adapted(input_ids=ids, labels=ids).loss.backward()
     torch.optim.AdamW(free, lr=0.1).step()
@@ -150,7 +150,7 @@ def test_hooks_see_what_an_adapted_model_computes() -> None:
     world, passes = world_of(), Passes()
     world.model.register_forward_pre_hook(passes.hook)
     adapted = trained(world.model)
-    ids = torch.tensor([[1, 2, 1, 2]])
+    ids = torch.tensor([[1, 2, 1, 2]], device=world.model.device)
     adapted(input_ids=ids)
     assert passes.count == 1
     world.model(input_ids=ids)
@@ -168,7 +168,7 @@ def test_tied_weights_stay_tied() -> None:
     adapted = trained(world.model, target_modules=["lm_head"])
     twin = merged(adapted)
     assert twin.model.embed_tokens.weight.data_ptr() == world.model.model.embed_tokens.weight.data_ptr()
-    ids = torch.tensor([[1, 2, 1]])
+    ids = torch.tensor([[1, 2, 1]], device=world.model.device)
     with torch.no_grad():
         assert torch.allclose(twin(input_ids=ids).logits, adapted(input_ids=ids).logits, atol=1e-5)
 
@@ -176,7 +176,7 @@ def test_tied_weights_stay_tied() -> None:
 def test_other_threads_see_the_model_itself(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)
-    ids = torch.tensor([[1, 2, 1]])
+    ids = torch.tensor([[1, 2, 1]], device=world.model.device)
     with torch.no_grad():
         expected = world.model(input_ids=ids).logits
     seen: list[bool] = []
@@ -317,7 +317,7 @@ def test_half_precision(dtype: torch.dtype, tmp_path: Path) -> None:
     world.model.to(dtype)
     adapted = trained(world.model, trainable=True)
     assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.float32}
-    ids = torch.tensor([[1, 2, 3]])
+    ids = torch.tensor([[1, 2, 3]], device=world.model.device)
     with torch.no_grad():
         assert adapted(input_ids=ids).logits.dtype == merged(adapted)(input_ids=ids).logits.dtype == dtype
     save_adapter(tmp_path, adapted)
@@ -433,7 +433,7 @@ def test_threads_with_and_without(folder: Path) -> None:
 def test_generate_and_plan_and_the_pipelines_format(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)
-    ids = torch.tensor([world.tokenizer(world.prompt)["input_ids"]])
+    ids = torch.tensor([world.tokenizer(world.prompt)["input_ids"]], device=world.model.device)
     rows = guarded.generate(ids, num_return_sequences=DRAWS, **world.settings)
     law, inside = other(world).law(), world.gold(CONSTRAINT)
     drawn = []
@@ -461,7 +461,7 @@ def test_a_model_that_moves_takes_its_adapter_along(folder: Path) -> None:
         world.model.lm_head.weight.mul_(2)  # a layer without an adapter
         world.model.model.layers[0].self_attn.q_proj.weight.mul_(1.5)
     new, _ = guarded.adapter.model(merge=True)
-    ids = torch.tensor([[1, 2, 1]])
+    ids = torch.tensor([[1, 2, 1]], device=world.model.device)
     with torch.no_grad():
         assert torch.allclose(new(input_ids=ids).logits, trained(world.model)(input_ids=ids).logits, atol=1e-5)
         assert not torch.allclose(new(input_ids=ids).logits, old(input_ids=ids).logits, atol=1e-2)

@@ -98,7 +98,7 @@ class EarlyEnd(MaxLengthCriteria):
     """Ends a text after two new tokens, whatever its limit is."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        return torch.full((len(input_ids),), input_ids.shape[1] >= 3)
+        return torch.full((len(input_ids),), input_ids.shape[1] >= 3, device=input_ids.device)
 
 
 def test_what_is_derived_from_a_criterion_is_called() -> None:

@@ -143,8 +143,8 @@ def guard(model: Any, judged: Any = ANYTHING, **options: Any) -> GuardedGenerato
 def alone(model: Any, prompt: str, new: tuple[int, ...]) -> torch.Tensor:
     """Logits of each new token, of a whole forward pass without cache or padding; ``[new, vocabulary]``."""
     ids = character_tokenizer(LETTERS)(prompt)["input_ids"]
-    logits = model(input_ids=torch.tensor([[*ids, *new]]), use_cache=False).logits
-    return logits[0, len(ids) - 1 : -1].double()
+    logits = model(input_ids=torch.tensor([[*ids, *new]], device=model.device), use_cache=False).logits
+    return logits[0, len(ids) - 1 : -1].double().cpu()
 
 
 def short_of_the_best(model: Any, prompt: str, new: tuple[int, ...]) -> float:

@@ -47,9 +47,11 @@ def kl(policy: Policy, world: World) -> torch.Tensor:
     (prompt,) = world.tokenizer(world.prompt, return_tensors="pt")["input_ids"]
     total = torch.zeros((), dtype=torch.float64)
     for ids, share in gold.items():
-        logits = policy.model(torch.cat([prompt, torch.tensor(ids)])[None]).logits[0, len(prompt) - 1 : -1]
+        new = torch.tensor(ids)
+        whole = torch.cat([prompt, new])[None].to(policy.model.device)
+        logits = policy.model(whole).logits[0, len(prompt) - 1 : -1].cpu()
         law = (logits.double() / world.temperature).log_softmax(-1)
-        total = total + share * (math.log(share) - law.gather(1, torch.tensor(ids)[:, None]).sum())
+        total = total + share * (math.log(share) - law.gather(1, new[:, None]).sum())
     return total
 
 

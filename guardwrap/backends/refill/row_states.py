@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from transformers import Cache, DynamicCache
 
+from guardwrap.backends.attention_kernels import for_any_shape
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
 
@@ -92,12 +93,9 @@ def _run(
     accepted = taken_by(model)
     extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
     extra |= dict.fromkeys(CACHE_NAMES, past)
-    output = model(
-        input_ids=ids,
-        use_cache=past is not None,
-        return_dict=True,
-        **{name: value for name, value in extra.items() if name in accepted and value is not None},
-    )
+    given = {name: value for name, value in extra.items() if name in accepted and value is not None}
+    with for_any_shape(ids.device):
+        output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **given)
     logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits
 

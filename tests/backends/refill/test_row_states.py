@@ -313,7 +313,7 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
                 prompts = [ids(1 + step % 37), ids(3)]
                 torch.testing.assert_close(slots.add(prompts), plain.add(prompts), atol=1e-4, rtol=1e-4)
                 alive += 2
-            tokens = torch.tensor(ids(alive))
+            tokens = torch.tensor(ids(alive), device=model.device)
             torch.testing.assert_close(slots.forward(tokens), plain.forward(tokens), atol=1e-4, rtol=1e-4)
             if step % 7 == 6:
                 keep = [row for row in range(alive) if row != step % alive]
@@ -445,8 +445,9 @@ def test_half_precision_is_scored_in_float32(name: str) -> None:
 
     def log_probability(prompt: str, new: tuple[int, ...]) -> float:
         ids = tokenizer(prompt)["input_ids"]
-        logits = wide(input_ids=torch.tensor([[*ids, *new]]), use_cache=False).logits[0, len(ids) - 1 : -1]
-        return float(logits.log_softmax(-1).gather(1, torch.tensor(new)[:, None]).sum())
+        whole = torch.tensor([[*ids, *new]], device=wide.device)
+        logits = wide(input_ids=whole, use_cache=False).logits[0, len(ids) - 1 : -1]
+        return float(logits.log_softmax(-1).gather(1, whole[0, len(ids) :, None]).sum())
 
     for attempt in attempts:
         ids = attempt.draw.token_ids
