@@ -2,16 +2,20 @@
 
     python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
+    python benchmarks/rare.py costs --model PATH --bank FOLDER --out rare-costs.jsonl
     python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
 ``bank`` draws texts of 30 tokens from ``<s>`` at temperature 1 with ``transformers`` alone, 512 in a file. Those with a
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
-``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. ``confirm`` draws as many
+``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
+estimates. ``costs`` computes how many attempts a text takes for a true distance of .1, from the log-weights of the exact
+draws, for several shares of the model itself in each step. ``confirm`` draws as many
 texts of some words as the bank has, and compares where the word stands, its neighbors and the length of the texts by
 two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
 """
 
 import argparse
+import dataclasses
 import json
 import re
 import time
@@ -20,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -27,10 +32,13 @@ import transformers
 from scipy import stats
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
+from guardwrap.session.twisting import Twists
+from guardwrap.twists.twist import Twist
 
 TOKENS = 30
 ROWS = 512
 TEXTS = 64
+MOST_EXACT = 120
 WORDS = ("night", "birds", "river", "king", "castle", "robot", "dragon", "carrots", "trucks", "butterflies")
 SETTINGS: dict[str, Any] = {
     "do_sample": True,
@@ -121,6 +129,83 @@ def measure_words(path: str, bank: Sequence[str], words: Sequence[str], out: Pat
         print(word, {name: line[name] for name in ("Z", "attempts a text", "evidence")}, flush=True)
 
 
+def learned(guarded: GuardedGenerator, seed: int) -> Twist:
+    """Return the twist of a wrapper, after it has learned."""
+    twists: list[Twist] = []
+    make = Twists.twist
+
+    def kept(self: Twists, prompt: Any) -> Twist:
+        twists.append(make(self, prompt))
+        return twists[-1]
+
+    with mock.patch.object(Twists, "twist", kept):
+        guarded.attempts("", 1, seed=seed, **SETTINGS)
+    return twists[0]
+
+
+@torch.no_grad()
+def log_weights(model: Any, twist: Twist, rows: Sequence[Sequence[int]], start: int) -> np.ndarray[Any, Any]:
+    """Return log a / a' of texts in nats, ``[texts]``."""
+    weights = []
+    for row in rows:
+        logits = model(torch.tensor([[start, *row[:-1]]])).logits[0].double().log_softmax(-1).numpy()
+        total = 0.0
+        for place, (token, law) in enumerate(zip(row, logits, strict=True)):
+            factors = twist.log_factors(row[:place], None, law)
+            total += float(np.logaddexp.reduce(law + factors) - factors[token])
+        weights.append(total)
+    return np.array(weights)
+
+
+def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> float:
+    """Return the attempts that QRS takes for a text at a distance from g, from the log-weights of exact draws of g.
+
+    With β it draws q(y) ∝ a'(y) min(1, w(y) / β), so q/g ∝ min(1/w, 1/β), and accepts Z times the mean of that under g.
+    """
+
+    def ratio(log_beta: float) -> np.ndarray[Any, Any]:
+        return np.exp(np.minimum(-logs, -log_beta))
+
+    def distance(log_beta: float) -> float:
+        kept = ratio(log_beta)
+        return float(np.maximum(1 - kept / kept.mean(), 0).mean())
+
+    low, high = float(logs.min()), float(logs.max())
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if distance(middle) > tvd else (low, middle)
+    return float(1 / (share * ratio(high).mean()))
+
+
+def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
+    """Write a line for each word that has none in the file: what QRS costs by the twist's weights of exact draws."""
+    model, tokenizer = load(path)
+    bank = texts_of(tokenizer, folder)
+    rows = [row for file in sorted(folder.glob("*.npy")) for row in np.load(file).tolist()]
+    finished = {line["word"] for line in lines_of(out)}
+    for word in words:
+        exact = [row for row, text in zip(rows, bank, strict=True) if has(word, text)]
+        if word in finished or not exact:
+            continue
+        share = len(exact) / len(bank)
+        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
+        twist = learned(guarded, seed)
+        chosen = [ended(row, tokenizer.eos_token_id) for row in exact[:MOST_EXACT]]
+        costs = {}
+        for own in (0.0, 0.2, 0.4, 0.6):
+            logs = log_weights(model, dataclasses.replace(twist, own=own), chosen, tokenizer.bos_token_id)
+            costs[str(own)] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
+        line = {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs}
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
+def ended(row: Sequence[int], end: int) -> list[int]:
+    """Return the tokens up to the first end."""
+    return list(row[: row.index(end) + 1]) if end in row else list(row)
+
+
 def summary(lines: Sequence[dict[str, Any]]) -> str:
     """Return the table of the words, and its median."""
     rows = ["word, Z, rejection, twist, acceptance, TVD"]
@@ -193,7 +278,7 @@ def confirm(path: str, bank: Sequence[str], words: Sequence[str], out: Path, see
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bank", "words", "confirm", "summary"])
+    parser.add_argument("what", choices=["bank", "words", "costs", "confirm", "summary"])
     parser.add_argument("--model", required=True, help="folder of the story model")
     parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
     parser.add_argument("--batches", type=int, default=200)
@@ -208,6 +293,9 @@ def main() -> None:
         return
     if options.what == "summary":
         print(summary(lines_of(options.out)))
+        return
+    if options.what == "costs":
+        measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
     bank = texts_of(load(options.model)[1], options.bank)
     how = measure_words if options.what == "words" else confirm

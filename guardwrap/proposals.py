@@ -183,6 +183,8 @@ class Twisted:
     that state will satisfy the constraint. Tokens are drawn from a'(x | prefix) = a(x | prefix) ψ(state after x) / N_t,
     where N_t normalizes. Weights require no additional pass of the model: log a(y)/a'(y) is the sum of
     log N_t - log ψ(state after x_t) over the tokens. (Twist functions, Zhao et al. 2024; ``Masked`` is ψ ∈ {0, 1}.)
+    Unless a text must end to pass, a share of each step is the model's own distribution, so that texts with little ψ
+    keep weights of a usual size (defensive mixtures, Hesterberg 1995).
 
     ψ is learned before the first texts of a constraint, from the next-token probabilities of a few hundred attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the

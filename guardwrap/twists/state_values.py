@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, diags_array, vstack
 
 from guardwrap.twists.automata import Automaton
 
-__all__ = ["SoftCounts", "log_values"]
+__all__ = ["LOG_DEAD", "SoftCounts", "log_values"]
 
 HOPE = 0.5
 """The value of a state that no attempt has reached: high, so that the next round looks."""
@@ -29,6 +29,9 @@ _FEW = 10
 
 _LEAST, _DEAD = 1e-9, 1e-30
 """The least value of a state from which a satisfying text can be reached, and that of the others."""
+
+LOG_DEAD = float(np.log(_DEAD))
+"""log ψ of states from which no satisfying text can be reached, in nats."""
 
 Values = npt.NDArray[np.float64]
 

@@ -8,13 +8,33 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.twists.state_values import SoftCounts, Values
+from guardwrap.twists.automata import Automaton
+from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values
 from guardwrap.twists.token_states import TokenStates
 
-__all__ = ["Twist"]
+__all__ = ["Twist", "own_share"]
 
 FLOOR = -12.0
 """The least factor of a token, in nats: every text of the model stays possible, should the automaton be wrong."""
+
+OWN = 0.4
+"""The share of each step that is the model's own distribution (a defensive mixture: Hesterberg 1995).
+
+ψ knows how far a word has come and not what a text is about, so a text that g likes may have little ψ. Without the
+mixture its weight is huge, and few attempts in thousands are accepted. Attempts a text that QRS needs for a TVD of .1
+at strength .8, from the log-weights of exact draws of one word with a story model, for a share of 0, .2 and .4, and by
+rejection: robot 18, 16, 16 (1078); night 238, 152, 124 (128); cars 967, 196, 111 (91); king 380, 269, 224 (299); castle
+5548, 686, 384 (226); butterflies 37 119, 1885, 1011 (1089).
+"""
+
+
+def own_share(automaton: Automaton) -> float:
+    """Return ``OWN``, or 0 for a constraint that requires a text to end before the token limit.
+
+    Such a text has few steps in which to end, and each of them would miss it with ``OWN`` times the usual probability:
+    eight words at most, finished, had an effective sample size of .015 instead of .044 an attempt.
+    """
+    return OWN if np.array_equal(automaton.ended, automaton.cut) else 0.0
 
 
 @dataclass(eq=False)
@@ -35,6 +55,8 @@ class Twist:
         Where to note the soft counts of the next tokens; None to learn nothing.
     strength
         The power of ψ.
+    own
+        The share of the model's own distribution, among tokens after which a text may still satisfy the constraint.
     """
 
     states: TokenStates
@@ -43,6 +65,7 @@ class Twist:
     most: int
     counts: SoftCounts | None = None
     strength: float = 1.0
+    own: float = 0.0
 
     @property
     def learns(self) -> bool:
@@ -55,7 +78,11 @@ class Twist:
     def log_factors(
         self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64] | None, log_probabilities: Values
     ) -> Values:
-        """Return log ψ(after)/ψ(now) of the possible next tokens, in nats, at least ``FLOOR``; see ``TokenTwist``."""
+        """Return log a'/a of the possible next tokens, in nats, up to a constant; see ``TokenTwist``.
+
+        It is log ψ(after)/ψ(now), at least ``FLOOR``, and with ``own`` = c the logarithm of c + (1 - c) φ/N for tokens
+        after which the constraint can be satisfied, where φ = ψ(after)/ψ(now) and N = Σ a φ.
+        """
         state, begins = self.states.read(token_ids)
         successors = self.states.after(state, begins=begins)
         if len(successors) < len(log_probabilities):  # rows of the model without a token
@@ -70,6 +97,11 @@ class Twist:
         if self.log_values is None:
             return np.zeros(len(log_probabilities))
         left = min(max(self.most - len(token_ids), 1), len(self.log_values) - 1)
-        factors: Values = self.strength * (self.log_values[left - 1][after] - self.log_values[left][state])
-        factors[ends] = -self.strength * self.log_values[left][state] if self.states.automaton.ended[state] else FLOOR
-        return np.maximum(factors, FLOOR)
+        ahead = self.log_values[left - 1][after]
+        ahead[ends] = 0.0 if self.states.automaton.ended[state] else LOG_DEAD
+        factors: Values = np.maximum(self.strength * (ahead - self.log_values[left][state]), FLOOR)
+        if self.own:
+            live = ahead > LOG_DEAD
+            log_sum = np.logaddexp.reduce(log_probabilities + factors)
+            factors[live] = np.logaddexp(np.log(self.own), np.log1p(-self.own) + factors[live] - log_sum)
+        return factors

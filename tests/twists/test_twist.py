@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from guardwrap import Budget, Constraint, Finished, GuardedGenerator, Keyword, Prompt, Twisted, imh, qrs
+from guardwrap import Budget, Constraint, Finished, GuardedGenerator, Keyword, Length, Prompt, Twisted, imh, qrs
 from guardwrap.backends import token_sampling
 from guardwrap.errors import UsageError
 from guardwrap.samplers import Attempt, Sampler
@@ -22,6 +22,7 @@ from guardwrap.twists import twist
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values
+from guardwrap.twists.twist import own_share
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 
 RULE = Keyword("ab", whole_words=False, min_count=1, max_count=1)
@@ -78,6 +79,14 @@ def twisted_law(world: World, rule: Constraint, values: Values, strength: float)
                     after = 0.0 if automaton.ended[now] else -math.inf
                 shares[ids] = step * math.exp(max(strength * (after - values[left + 1][now]), twist.FLOOR))
             total = sum(shares.values())
+            # A share of each step is a's, but not of the tokens after which no text passes.
+            own = 0.4 if (automaton.ended == automaton.cut).all() else 0.0
+            for ids, step in steps.items():
+                if ids[-1] != end or automaton.ended[state_of(prefix)]:
+                    shares[ids] = own * step + (1 - own) * shares[ids] / total
+                elif own:
+                    shares[ids] = step * math.exp(twist.FLOOR)
+            total = sum(shares.values())
             for ids, share in shares.items():
                 over = ids[-1] == end or len(ids) == world.max_new_tokens
                 (done if over else grown)[ids] = p * share / total
@@ -127,7 +136,7 @@ def test_weights_are_those_of_the_law(make: Any, strength: float) -> None:
 @pytest.mark.usefixtures("absurd_values")
 def test_with_rejection_texts_follow_the_twisted_law() -> None:
     world = world_of()
-    outcome = drawn(world, "rejection")
+    outcome = drawn(world, "rejection", 4 * DRAWS)
     law = by_text(normal, satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8)))
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], law) > FITS
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < 1e-6, "texts must not fit g"
@@ -214,7 +223,7 @@ def test_what_is_learned_raises_the_acceptance_and_the_report_says_what_it_cost(
         attempts = guarded.attempts(world.prompt, 500, **world.settings)[0]
         rates.append(np.mean([attempt.satisfied for attempt in attempts]))
     assert rates[0] < 0.2
-    assert rates[1] > 0.9
+    assert rates[1] > 0.75
     (outcome,) = twisted.run(world.prompt, sampler="qrs", **world.settings)
     assert any("the twist was learned from 96 attempts" in note for note in outcome.report.notes)
 
@@ -294,3 +303,18 @@ def test_what_no_automaton_follows_is_refused() -> None:
     guarded = GuardedGenerator(world.pipeline(), Finished() | Keyword("a", on="full"), proposal=Twisted())
     with pytest.raises(UsageError, match="use Masked"):
         guarded.run(world.prompt, **world.settings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "own"),
+    [
+        (RULE, 0.4),
+        (Length(max=3, unit="characters"), 0.4),
+        (Length(max=3, unit="characters") & Finished(), 0.0),
+        (RULE & Finished(), 0.0),
+    ],
+)
+def test_own_steps_are_for_texts_that_pass_without_an_end(rule: Constraint, own: float) -> None:
+    automaton = automaton_of(rule)
+    assert automaton is not None
+    assert own_share(automaton) == own
