@@ -8,10 +8,9 @@
 ``bank`` draws texts of 30 tokens from ``<s>`` at temperature 1 with ``transformers`` alone, 512 in a file. Those with a
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
-estimates. ``costs`` computes how many attempts a text takes for a true distance of .1, from the log-weights of the exact
-draws, for several shares of the model itself in each step. ``confirm`` draws as many
-texts of some words as the bank has, and compares where the word stands, its neighbors and the length of the texts by
-two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
+estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
+of the exact draws, for several shares of the model itself in each step. ``confirm`` draws as many texts of some words
+as the bank has, and compares where the word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
 """
 
 import argparse
@@ -163,7 +162,7 @@ def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> flo
     With β it draws q(y) ∝ a'(y) min(1, w(y) / β), so q/g ∝ min(1/w, 1/β), and accepts Z times the mean of that under g.
     """
 
-    def ratio(log_beta: float) -> np.ndarray[Any, Any]:
+    def ratio(log_beta: float) -> Any:
         return np.exp(np.minimum(-logs, -log_beta))
 
     def distance(log_beta: float) -> float:
