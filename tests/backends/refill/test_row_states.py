@@ -27,7 +27,7 @@ from guardwrap.backends.refill.slot_layers import SlotLayer
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.errors import ModelError
 from guardwrap.pipelines.task_calls import call_of
-from guardwrap.scheduling.backend import Launch
+from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.testing import World, character_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -409,6 +409,19 @@ def operations_of_a_step(joining: int) -> int:
 
 def test_the_operations_of_a_step_do_not_depend_on_the_number_of_new_rows() -> None:
     assert operations_of_a_step(2) == operations_of_a_step(12)
+
+
+def test_attempts_join_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (prompt,) = call_of(world.pipeline(), {"do_sample": True}).prompts(enumerate(["ab"]), 1)
+    monkeypatch.setattr(Slots, "join", lambda *_: 0)
+    counts = set()
+    for joining in (2, 12):
+        backend = RefillBackend(lambda: Slots(world.model), 32)
+        with Operations() as operations:
+            backend._join([AttemptState(Launch(prompt.law, 0, number, 0), [number]) for number in range(joining)])
+        assert backend._tokens.tolist() == list(range(joining))
+        counts.add(operations.count)
+    assert len(counts) == 1
 
 
 def test_negative_control_rows_that_are_written_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
