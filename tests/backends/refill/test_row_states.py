@@ -342,7 +342,9 @@ def joining_run(model: Any) -> tuple[float, int, int]:
     with torch.no_grad():
         for step in range(60):
             texts = [(*text, chance.randrange(1, 29)) for text in texts]
-            logits = slots.forward(torch.tensor([text[-1] for text in texts]), dict(enumerate(texts)))
+            logits = slots.forward(
+                torch.tensor([text[-1] for text in texts], device=model.device), dict(enumerate(texts))
+            )
             worst = max(worst, (logits - Plain(model).add(texts)).abs().max().item())
             seen, kept = [*seen[-5:], *texts], kept + len(texts)
             if step % 3 == 2:
@@ -394,7 +396,7 @@ def operations_of_a_step(joining: int) -> int:
     slots, text = Slots(model), tuple(range(1, 20))
     slots.add([text[::-1]] * 20)  # allocates enough rows and columns
     with torch.no_grad():
-        slots.forward(torch.full((20,), 26), {})
+        slots.forward(torch.full((20,), 26, device=model.device), {})
         slots.keep([0])
         slots.join((*text, 20), 1)  # computes and keeps the states of all tokens after the first
         slots.keep([0])
@@ -402,7 +404,7 @@ def operations_of_a_step(joining: int) -> int:
             for length in range(2, 2 + joining):
                 slots.join(text[:length], 1)
             remembered = {row: (*text[: row + 1], 25) for row in range(1, joining + 1)}
-            slots.forward(torch.full((joining + 1,), 25), remembered)
+            slots.forward(torch.full((joining + 1,), 25, device=model.device), remembered)
             slots.keep(range(joining // 2 + 1, joining + 1))
     return operations.count
 
