@@ -249,10 +249,11 @@ def token_laws(scores: torch.Tensor, candidates: torch.Tensor | None) -> list[To
     if blocks.shape[1] == 1:
         bounds = weights.squeeze(1).double().cumsum(-1)[:, :size]
         ids = torch.arange(size).expand(len(scores), -1) if candidates is None else candidates
-        ids, values, bounds, some = ids.cpu(), values.cpu(), bounds.cpu(), (scores > -math.inf).cpu()
+        # In numpy, because torch takes several operations to select the candidates of each row.
+        arrays = (part.cpu().numpy() for part in (ids, values, bounds, scores > -math.inf))
         return [
-            TokenLaw(ids[row, on].tolist(), values[row, on].tolist(), bounds[row, on].tolist(), whole, gaps=False)
-            for row, (on, whole) in enumerate(zip(some, total.squeeze(1).tolist(), strict=True))
+            TokenLaw(tokens[some].tolist(), logs[some].tolist(), ends[some].tolist(), whole, gaps=False)
+            for tokens, logs, ends, some, whole in zip(*arrays, total.squeeze(1).tolist(), strict=True)
         ]
     chosen = scores.topk(min(CANDIDATES, size)).indices.sort(-1).values
     block = chosen // BLOCK

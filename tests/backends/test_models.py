@@ -27,7 +27,8 @@ from guardwrap.backends.refill import mode_selection
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.prompt_tree import Prefix
 from guardwrap.backends.refill.row_states import Plain, Wave
-from guardwrap.backends.refill.slots import Slots, _SlotLayer
+from guardwrap.backends.refill.slot_layers import SlotLayer
+from guardwrap.backends.refill.slots import Slots
 from guardwrap.constraints import regex_analysis
 from guardwrap.environment import transformers_internals
 from guardwrap.errors import CheckFailed, UsageError
@@ -204,12 +205,12 @@ def test_an_adapter_counts_and_is_the_same_however_it_came(how: Callable[[Path],
 def test_negative_control_misplaced_states_are_wrong(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = _SlotLayer.place
+    place = SlotLayer.place
 
-    def misplaced(self: Any, rows: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
-        place(self, rows, keys.roll(1, dims=2), values)
+    def misplaced(self: Any, rows: Any, columns: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
+        place(self, rows, columns, keys.roll(1, dims=0), values)
 
-    monkeypatch.setattr(_SlotLayer, "place", misplaced)
+    monkeypatch.setattr(SlotLayer, "place", misplaced)
     monkeypatch.setattr(job, "select_rows", lambda model: Slots)
     with pytest.raises(AssertionError):
         assert_right(MODELS[name](tmp_path))

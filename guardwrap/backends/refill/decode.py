@@ -185,9 +185,7 @@ class RefillBackend:
             alive = self._walked(attempts, ended)
             new = [attempt for attempt in alive if not attempt.token_ids]
             try:
-                for attempt in alive:
-                    if attempt.token_ids:
-                        self._join(attempt)
+                self._join([attempt for attempt in alive if attempt.token_ids])
                 logits = self._rows.add([prefix_of(attempt) for attempt in new]) if new else None
             except torch.OutOfMemoryError as error:
                 self._halve(alive, error)
@@ -217,16 +215,22 @@ class RefillBackend:
                 alive.append(attempt)
         return alive
 
-    def _join(self, attempt: AttemptState) -> None:
-        """Give an attempt a row to run the model on its newest token, or let it wait for one with the same tokens."""
-        place = attempt.place
-        if place is not None and place.law is None and any(other.place is place for other in self._running):
-            self._waiting.append(attempt)
-            return
-        attempt.computed += self._rows.join(prefix_of(attempt)[:-1], len(attempt.launch.law.ids))
-        self._running.append(attempt)
-        newest = torch.tensor(attempt.token_ids[-1:], device=self._tokens.device)
-        self._tokens = torch.cat([self._tokens, newest.to(self._tokens.dtype)])
+    def _join(self, attempts: Sequence[AttemptState]) -> None:
+        """Give attempts rows to run the model on their newest tokens, or let them wait for one with the same tokens."""
+        newest = []
+        computed = {attempt.place for attempt in self._running}
+        for attempt in attempts:
+            place = attempt.place
+            if place is not None and place.law is None and place in computed:
+                self._waiting.append(attempt)
+                continue
+            attempt.computed += self._rows.join(prefix_of(attempt)[:-1], len(attempt.launch.law.ids))
+            self._running.append(attempt)
+            computed.add(place)
+            newest.append(attempt.token_ids[-1])
+        if newest:
+            more = torch.tensor(newest, dtype=self._tokens.dtype, device=self._tokens.device)
+            self._tokens = torch.cat([self._tokens, more])
 
     def _seat(self, attempts: Sequence[AttemptState], tokens: torch.Tensor, rows: Sequence[int]) -> None:
         """Keep only these rows of the batch, with their attempts and newest tokens."""
@@ -250,8 +254,7 @@ class RefillBackend:
     def _seat_orphans(self) -> None:
         """Give rows to waiting attempts for which no row computes the next token, because that attempt was stopped."""
         waiting, self._waiting = self._waiting, []
-        for attempt in waiting:
-            self._join(attempt)
+        self._join(waiting)
 
     def _halve(self, attempts: Sequence[AttemptState], error: torch.OutOfMemoryError) -> None:
         """Halve the number of concurrent attempts, and restart these and all that have or wait for a row."""

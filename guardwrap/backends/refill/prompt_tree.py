@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import copy
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from guardwrap.backends.refill.row_states import Ids
+from guardwrap.backends.refill.slot_layers import has_states
 
-__all__ = ["Prefix", "Recent"]
+__all__ = ["Pages", "Prefix", "Recent"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,52 +26,70 @@ class Prefix:
     length
         Number of tokens.
     layers
-        For a prompt, its cache layers from the library. For a token, the keys and values that it adds to each layer,
-        ``[heads, size]`` each, or None for a layer without.
+        For a prompt, its cache layers from the library; empty for a token.
     parent
         The prefix without its last token; None for a prompt.
+    page
+        For a token, the number under which each layer keeps the keys and values that it adds; see ``Pages``.
     logits
         Logits of the token after a prompt, ``[1, vocabulary]``; None otherwise.
     """
 
     length: int
-    layers: Sequence[Any]
+    layers: Sequence[Any] = ()
     parent: Prefix | None = None
+    page: int = -1
     logits: torch.Tensor | None = None
 
-    @property
-    def root(self) -> Prefix:
-        """The prefix of the prompt."""
+    @cached_property
+    def states(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """Views of a prompt's keys and values, ``[length, heads, size]`` each, by the number of the layer."""
+        return {
+            number: (layer.keys[0].transpose(0, 1), layer.values[0].transpose(0, 1))
+            for number, layer in enumerate(self.layers)
+            if has_states(layer)
+        }
+
+    def path(self) -> tuple[Prefix, list[int]]:
+        """Return the prefix of the prompt, and the pages of the tokens after it."""
+        pages = []
         prefix = self
         while prefix.parent is not None:
+            pages.append(prefix.page)
             prefix = prefix.parent
+        return prefix, pages[::-1]
+
+
+class Pages:
+    """Numbers for the states of tokens, each for one prefix at a time.
+
+    A prefix that was removed from the tree may still be the parent of one in the tree, or of a row's. So a number is
+    reused only when nothing refers to its prefix any more.
+
+    Attributes
+    ----------
+    count : int
+        Number of pages, used or free. They are numbered from 0.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._free: list[int] = []
+
+    def lacking(self, new: int) -> int:
+        """Return how many pages to add before ``new`` prefixes can have one each."""
+        return max(0, new - len(self._free))
+
+    def grow(self, count: int) -> None:
+        """Add free pages, so that there are ``count``."""
+        self._free += range(self.count, count)
+        self.count = count
+
+    def extended(self, parent: Prefix) -> Prefix:
+        """Return ``parent`` with one more token, with a free page for its states."""
+        prefix = Prefix(parent.length + 1, parent=parent, page=self._free.pop())
+        weakref.finalize(prefix, self._free.append, prefix.page)
         return prefix
-
-    def states(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values of a layer, ``[1, heads, length, size]`` each."""
-        whole, new = self.root.layers[number], self._new(number)
-        if new is None:
-            return whole.keys, whole.values
-        return torch.cat([whole.keys, new[0]], dim=2), torch.cat([whole.values, new[1]], dim=2)
-
-    def layer(self, number: int) -> Any:
-        """Return a cache layer of the library's class with these states, to which the library may append."""
-        layer, new = copy.copy(self.root.layers[number]), self._new(number)
-        if new is not None:
-            layer.update(*new)
-        return layer
-
-    def _new(self, number: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the keys and values of a layer for the tokens after the prompt; None if there are none."""
-        columns = []
-        prefix = self
-        while prefix.parent is not None:
-            columns.append(prefix.layers[number])
-            prefix = prefix.parent
-        if not columns or columns[0] is None:
-            return None
-        keys, values = (torch.stack(part[::-1], dim=1)[None] for part in zip(*columns, strict=True))
-        return keys, values
 
 
 class Recent(OrderedDict[Ids, Prefix]):

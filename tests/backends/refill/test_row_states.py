@@ -1,17 +1,19 @@
 """Rows of a batch: every class of rows reproduces the model's logits, on many architectures.
 
 Covers ``backends/memory.py``, ``backends/refill/decode.py``, ``backends/refill/mode_selection.py``,
-``backends/refill/prompt_tree.py`` and ``backends/refill/slots.py`` too.
+``backends/refill/prompt_tree.py``, ``backends/refill/slot_layers.py`` and ``backends/refill/slots.py`` too.
 """
 
 import copy
 import inspect
 import math
+import random
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from guardwrap import GuardedGenerator, Keyword, Length, Prompt
@@ -19,11 +21,13 @@ from guardwrap.backends.refill import mode_selection, slots
 from guardwrap.backends.refill import row_states as rows
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
+from guardwrap.backends.refill.prompt_tree import Pages, Prefix
 from guardwrap.backends.refill.row_states import Plain, Wave
+from guardwrap.backends.refill.slot_layers import SlotLayer
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.errors import ModelError
 from guardwrap.pipelines.task_calls import call_of
-from guardwrap.scheduling.backend import Launch
+from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.testing import World, character_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -172,25 +176,29 @@ def edges(mask: torch.Tensor, by: int, value: int) -> torch.Tensor:
 
 
 def rolled_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = slots._SlotLayer.place
-    monkeypatch.setattr(
-        slots._SlotLayer, "place", lambda self, rows, keys, values: place(self, rows, keys.roll(1, dims=2), values)
-    )
+    place = SlotLayer.place
+
+    def rolled(self: Any, rows: Any, columns: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
+        place(self, rows, columns, keys.roll(1, dims=0), values)
+
+    monkeypatch.setattr(SlotLayer, "place", rolled)
 
 
 def shifted_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out = slots._SlotLayer.lay_out
+    lay_out = SlotLayer.lay_out
 
     def shifted(self: Any, rows: int, columns: int, end: int) -> None:
         lay_out(self, rows, columns, end)
-        self.keys = self.keys.roll(1, dims=2)
+        self.keys.copy_(self.keys.roll(1, dims=2))
 
-    monkeypatch.setattr(slots._SlotLayer, "lay_out", shifted)
+    monkeypatch.setattr(SlotLayer, "lay_out", shifted)
 
 
 def mixed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    column = slots._SlotLayer.column
-    monkeypatch.setattr(slots._SlotLayer, "column", lambda self, rows: column(self, [*rows[1:], rows[0]]))
+    remember = SlotLayer.remember
+    monkeypatch.setattr(
+        SlotLayer, "remember", lambda self, pages, rows, columns: remember(self, pages, rows.roll(1), columns)
+    )
 
 
 def numbers_lost(patch: pytest.MonkeyPatch) -> None:
@@ -208,7 +216,7 @@ MISTAKES: dict[str, Any] = {
     "a column too many is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, -1, 1), at)),
     "a column too few is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, 0, 0), at)),
     "positions off by one": lambda patch: moved(patch, lambda mask, at: (mask, at + (at.shape[1] == 1))),
-    "rows that move stay behind": lambda patch: patch.setattr(slots._SlotLayer, "move", lambda *_: None),
+    "rows that move stay behind": lambda patch: patch.setattr(SlotLayer, "move", lambda *_: None),
     "a larger rectangle is shifted": shifted_layout,
     "a prefix of another row": mixed_columns,
     "logits are no numbers": numbers_lost,
@@ -319,6 +327,114 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
                 keep = [row for row in range(alive) if row != step % alive]
                 plain.keep(slots.keep(keep))
                 alive -= 1
+
+
+def joining_run(model: Any) -> tuple[float, int, int]:
+    """Rows join at prefixes of earlier texts, of which few are kept, and leave.
+
+    Returns the largest difference from logits of the whole texts, the number of pages, and that of tokens kept.
+    """
+    chance = random.Random(0)
+    slots, prompts = Slots(model, states=0), [(1, 2, 3), (4,)]
+    slots.add(prompts)
+    seen = texts = prompts
+    worst, kept = 0.0, 0
+    with torch.no_grad():
+        for step in range(60):
+            texts = [(*text, chance.randrange(1, 29)) for text in texts]
+            logits = slots.forward(
+                torch.tensor([text[-1] for text in texts], device=model.device), dict(enumerate(texts))
+            )
+            worst = max(worst, (logits - Plain(model).add(texts)).abs().max().item())
+            seen, kept = [*seen[-5:], *texts], kept + len(texts)
+            if step % 3 == 2:
+                rows = [row for row, text in enumerate(texts) if len(text) < 12 and chance.random() < 0.7]
+                texts = [texts[row] for row in slots.keep(rows)]
+            while len(texts) < 4:
+                text = chance.choice(seen)
+                prompt = 3 if text[0] == 1 else 1
+                texts.append(text[: chance.randint(prompt, len(text))])
+                slots.join(texts[-1], prompt)
+    return worst, slots._pages.count, kept
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_rows_join_at_prefixes_that_are_soon_removed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "LEAST", 6)
+    monkeypatch.setattr(slots, "FEW", 1)
+    worst, pages, kept = joining_run(tiny(name, REFILL[name]))
+    assert worst < 1e-4
+    assert 6 < pages < kept / 3
+
+
+def test_negative_control_states_are_overwritten_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "LEAST", 6)
+
+    def freed_at_once(self: Pages, parent: Prefix) -> Prefix:
+        self._free.insert(0, self._free.pop())
+        return Prefix(parent.length + 1, parent=parent, page=self._free[0] % 8)
+
+    monkeypatch.setattr(Pages, "extended", freed_at_once)
+    assert joining_run(tiny("llama", {}))[0] > 1e-2
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations on tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def operations_of_a_step(joining: int) -> int:
+    """Count the operations of a step in which this many rows join, each at a prefix of another length."""
+    model = tiny("llama", {})
+    slots, text = Slots(model), tuple(range(1, 20))
+    slots.add([text[::-1]] * 20)  # allocates enough rows and columns
+    with torch.no_grad():
+        slots.forward(torch.full((20,), 26, device=model.device), {})
+        slots.keep([0])
+        slots.join((*text, 20), 1)  # computes and keeps the states of all tokens after the first
+        slots.keep([0])
+        with Operations() as operations:
+            for length in range(2, 2 + joining):
+                slots.join(text[:length], 1)
+            remembered = {row: (*text[: row + 1], 25) for row in range(1, joining + 1)}
+            slots.forward(torch.full((joining + 1,), 25, device=model.device), remembered)
+            slots.keep(range(joining // 2 + 1, joining + 1))
+    return operations.count
+
+
+def test_the_operations_of_a_step_do_not_depend_on_the_number_of_new_rows() -> None:
+    assert operations_of_a_step(2) == operations_of_a_step(12)
+
+
+def test_attempts_join_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (prompt,) = call_of(world.pipeline(), {"do_sample": True}).prompts(enumerate(["ab"]), 1)
+    monkeypatch.setattr(Slots, "join", lambda *_: 0)
+    counts = set()
+    for joining in (2, 12):
+        backend = RefillBackend(lambda: Slots(world.model), 32)
+        with Operations() as operations:
+            backend._join([AttemptState(Launch(prompt.law, 0, number, 0), [number]) for number in range(joining)])
+        assert backend._tokens.tolist() == list(range(joining))
+        counts.add(operations.count)
+    assert len(counts) == 1
+
+
+def test_negative_control_rows_that_are_written_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    recall = SlotLayer.recall
+
+    def one_by_one(self: SlotLayer, *index: torch.Tensor) -> None:
+        for numbers in zip(*(numbers.split(1) for numbers in index), strict=True):
+            recall(self, *numbers)
+
+    monkeypatch.setattr(SlotLayer, "recall", one_by_one)
+    assert operations_of_a_step(12) > operations_of_a_step(2) + 100
 
 
 @pytest.mark.parametrize("kind", [Slots, Wave])
