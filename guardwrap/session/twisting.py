@@ -122,6 +122,19 @@ class TwistedConstraint:
                     return
                 self.rounds += 1
 
+    def values_for(self, tokens: int) -> Values:
+        """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.
+
+        A later call may allow longer texts than the one that learned. The further rows follow from the same counts,
+        once these no longer change; until then the last row stands for them. It does not wait for others that learn.
+        """
+        assert self.values is not None
+        values, automaton = self.values, self.states.automaton
+        tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
+        if self.learned and tokens >= len(values):
+            self.values = values = log_values(automaton, self.counts, tokens)
+        return values
+
     def _learning_twist(self, values: Values | None, prompt: PreparedPrompt) -> Twist:
         return Twist(self.states, values, prompt.law.end_ids, prompt.law.most_new, self.counts)
 
@@ -148,12 +161,12 @@ class Twists:
 
     def twist(self, prompt: PreparedPrompt) -> Twist:
         """Return the twist of a prompt."""
-        assert self.constraint.values is not None
+        most = prompt.law.most_new
         return Twist(
             self.constraint.states,
-            self.constraint.values,
+            self.constraint.values_for(most),
             prompt.law.end_ids,
-            prompt.law.most_new,
+            most,
             strength=self.strength,
             own=own_share(self.constraint.states.automaton),
         )

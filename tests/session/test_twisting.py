@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex, Twisted
@@ -87,6 +88,22 @@ def test_a_time_limit_cuts_learning_short_and_the_next_call_learns_on():
     assert outcome.ok
     assert twisted.learned
     assert learned(guarded) == [twisted]
+
+
+def test_longer_texts_than_those_of_the_call_that_learned_have_values_of_their_own():
+    guarded = guarded_of()
+    guarded.run(WORLD.prompt, **{**WORLD.settings, "max_new_tokens": 2})
+    (twisted,) = learned(guarded)
+    short, spent = twisted.values, twisted.spent
+    assert len(short) == 3
+    (outcome,) = guarded.run(WORLD.prompt, **WORLD.settings)
+    assert outcome.ok
+    assert len(twisted.values) == 5
+    assert np.array_equal(twisted.values[:3], short)
+    assert (twisted.values[4] != twisted.values[2]).any()
+    assert twisted.spent == spent
+    guarded.run(WORLD.prompt, **{**WORLD.settings, "max_new_tokens": 3})
+    assert len(twisted.values) == 5
 
 
 def test_prompts_may_have_budgets_but_no_constraints_alone():
