@@ -13,6 +13,7 @@ generate  model.generate with no constraint
 """
 
 import argparse
+import dataclasses
 import json
 import platform
 import statistics
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="everything small: to see that it runs")
     parser.add_argument("--repeats", type=int, help="runs of each loop where the case does not say (5; quick: 1)")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--batch", type=int, help="rows, at most, in place of what the cases say; GPUs have room for more"
+    )
     parser.add_argument("--device", default="cpu", help="of the models, such as cuda; default: cpu")
     parser.add_argument("--case", action="append", help="part of a case's name; default: all")
     parser.add_argument("--resume", action="store_true", help="skip the cases that --out has already")
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     chosen = [quick(case) if options.quick else case for case in CASES]
+    if options.batch:
+        chosen = [dataclasses.replace(case, batch=options.batch) for case in chosen]
     if options.peak:
         name, loop, seed = options.peak
         print(json.dumps(peak_of(next(case for case in chosen if case.name == name), loop, int(seed), options)))
@@ -90,10 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def header(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("model", "chat", "quick", "repeats", "threads")
+    names = ("model", "chat", "quick", "repeats", "threads", "batch")
     packages = {"guardwrap": guardwrap, "torch": torch, "transformers": transformers}
     return {
-        "settings": {name: shown(getattr(options, name)) for name in names},
+        "settings": {name: shown(getattr(options, name)) for name in names if hasattr(options, name)},
         "versions": {name: module.__version__ for name, module in packages.items()}
         | {"python": platform.python_version()},
         "machine": {"system": platform.system(), "cpu": cpu_name(), **accelerator(getattr(options, "device", "cpu"))},
