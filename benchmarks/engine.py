@@ -99,10 +99,10 @@ def header(options: argparse.Namespace) -> dict[str, Any]:
     names = ("model", "chat", "quick", "repeats", "threads", "batch")
     packages = {"guardwrap": guardwrap, "torch": torch, "transformers": transformers}
     return {
-        "settings": {name: shown(getattr(options, name)) for name in names if hasattr(options, name)},
+        "settings": {name: shown(value) for name, value in vars(options).items() if name in names},
         "versions": {name: module.__version__ for name, module in packages.items()}
         | {"python": platform.python_version()},
-        "machine": {"system": platform.system(), "cpu": cpu_name(), **accelerator(getattr(options, "device", "cpu"))},
+        "machine": {"system": platform.system(), "cpu": cpu_name(), **accelerator(vars(options).get("device", "cpu"))},
         "cases": {},
     }
 

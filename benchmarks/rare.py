@@ -71,9 +71,13 @@ def draw_bank(path: str, folder: Path, batches: int) -> None:
         np.save(file, np.pad(ids.astype(np.int32), padding, constant_values=end))
 
 
-def texts_of(tokenizer: Any, folder: Path) -> list[str]:
+def rows_of(folder: Path) -> list[list[int]]:
+    """Return the tokens of the texts of a bank."""
+    return [row for file in sorted(folder.glob("*.npy")) for row in np.load(file).tolist()]
+
+
+def texts_of(tokenizer: Any, rows: Sequence[list[int]]) -> list[str]:
     """Return the texts of a bank, as the wrapper returns them."""
-    rows = [row for file in sorted(folder.glob("*.npy")) for row in np.load(file).tolist()]
     start = [tokenizer.bos_token_id]
     whole = tokenizer.batch_decode([start + row for row in rows], skip_special_tokens=True)
     return [text.lstrip() for text in whole]
@@ -180,8 +184,8 @@ def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> flo
 def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
     """Write a line for each word that has none in the file: what QRS costs by the twist's weights of exact draws."""
     model, tokenizer = load(path)
-    bank = texts_of(tokenizer, folder)
-    rows = [row for file in sorted(folder.glob("*.npy")) for row in np.load(file).tolist()]
+    rows = rows_of(folder)
+    bank = texts_of(tokenizer, rows)
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
         exact = [row for row, text in zip(rows, bank, strict=True) if has(word, text)]
@@ -192,9 +196,11 @@ def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed
         twist = learned(guarded, seed)
         chosen = [ended(row, tokenizer.eos_token_id) for row in exact[:MOST_EXACT]]
         costs = {}
-        for own in (0.0, 0.2, 0.4, 0.6):
-            logs = log_weights(model, dataclasses.replace(twist, own=own), chosen, tokenizer.bos_token_id)
-            costs[str(own)] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
+        for model_share in (0.0, 0.2, 0.4, 0.6):
+            logs = log_weights(
+                model, dataclasses.replace(twist, model_share=model_share), chosen, tokenizer.bos_token_id
+            )
+            costs[str(model_share)] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
         line = {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs}
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -297,7 +303,7 @@ def main() -> None:
     if options.what == "costs":
         measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
-    bank = texts_of(load(options.model)[1], options.bank)
+    bank = texts_of(load(options.model)[1], rows_of(options.bank))
     how = measure_words if options.what == "words" else confirm
     how(options.model, bank, options.words.split(","), options.out, options.seed)
 

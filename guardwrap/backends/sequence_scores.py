@@ -116,9 +116,9 @@ def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
         ids[row, : len(sequence) - 1] = torch.tensor(sequence[:-1], device=device)
     first = min(len(law.ids) for law, _ in texts) - 1
     extra = {"logits_to_keep": longest - first} if "logits_to_keep" in taken_by(model) else {}
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "return_dict": True}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "return_dict": True}
     with for_any_shape(device):
-        logits = model(**given, **extra).logits
+        logits = model(**inputs, **extra).logits
     logits = logits[:, logits.shape[1] - (longest - first) :]
     # ``unbind`` instead of an index per row, whose gradient would be a tensor of the size of all rows.
     return [

@@ -16,7 +16,7 @@ from guardwrap.twists.automata import MOST_STATES
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.token_states import TokenStates
-from guardwrap.twists.twist import Twist, own_share
+from guardwrap.twists.twist import Twist, model_share_for
 
 __all__ = ["PROMPTS", "MakeTwist", "Spent", "TwistedConstraint", "Twists"]
 
@@ -168,5 +168,5 @@ class Twists:
             prompt.law.end_ids,
             most,
             strength=self.strength,
-            own=own_share(self.constraint.states.automaton),
+            model_share=model_share_for(self.constraint.states.automaton),
         )

@@ -12,12 +12,12 @@ from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values
 from guardwrap.twists.token_states import TokenStates
 
-__all__ = ["Twist", "own_share"]
+__all__ = ["Twist", "model_share_for"]
 
 FLOOR = -12.0
 """The least factor of a token, in nats: every text of the model stays possible, should the automaton be wrong."""
 
-OWN = 0.6
+MODEL_SHARE = 0.6
 """The share of each step that is the model's own distribution (a defensive mixture: Hesterberg 1995).
 
 ψ knows how far a word has come and not what a text is about, so a text that g likes may have little ψ. Without the
@@ -27,13 +27,13 @@ QRS takes 1.01, .55, .47 and .44 of the attempts of rejection for a TVD of .1, a
 """
 
 
-def own_share(automaton: Automaton) -> float:
-    """Return ``OWN``, or 0 for a constraint that requires a text to end before the token limit.
+def model_share_for(automaton: Automaton) -> float:
+    """Return ``MODEL_SHARE``, or 0 for a constraint that requires a text to end before the token limit.
 
-    Such a text has few steps in which to end, and each of them would miss it with ``OWN`` times the usual probability:
-    eight words at most, finished, had an effective sample size of .015 instead of .044 an attempt.
+    Such a text has few steps in which to end, and each of them would miss it with ``MODEL_SHARE`` times the usual
+    probability: with at most eight words, finished, the effective sample size was .015 instead of .044 an attempt.
     """
-    return OWN if np.array_equal(automaton.ended, automaton.cut) else 0.0
+    return MODEL_SHARE if np.array_equal(automaton.ended, automaton.cut) else 0.0
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class Twist:
         Where to note the soft counts of the next tokens; None to learn nothing.
     strength
         The power of ψ.
-    own
+    model_share
         The share of the model's own distribution, among tokens after which a text may still satisfy the constraint.
     """
 
@@ -64,7 +64,7 @@ class Twist:
     most: int
     counts: SoftCounts | None = None
     strength: float = 1.0
-    own: float = 0.0
+    model_share: float = 0.0
 
     @property
     def learns(self) -> bool:
@@ -79,8 +79,8 @@ class Twist:
     ) -> Values:
         """Return log a'/a of the possible next tokens, in nats, up to a constant; see ``TokenTwist``.
 
-        It is log ψ(after)/ψ(now), at least ``FLOOR``, and with ``own`` = c the logarithm of c + (1 - c) φ/N for tokens
-        after which the constraint can be satisfied, where φ = ψ(after)/ψ(now) and N = Σ a φ.
+        It is log ψ(after)/ψ(now), at least ``FLOOR``, and with ``model_share`` = c the logarithm of c + (1 - c) φ/N for
+        tokens after which the constraint can be satisfied, where φ = ψ(after)/ψ(now) and N = Σ a φ.
         """
         state, begins = self.states.read(token_ids)
         successors = self.states.after(state, begins=begins)
@@ -99,8 +99,10 @@ class Twist:
         ahead = self.log_values[left - 1][after]
         ahead[ends] = 0.0 if self.states.automaton.ended[state] else LOG_DEAD
         factors: Values = np.maximum(self.strength * (ahead - self.log_values[left][state]), FLOOR)
-        if self.own:
+        if self.model_share:
             live = ahead > LOG_DEAD
             log_sum = np.logaddexp.reduce(log_probabilities + factors)
-            factors[live] = np.logaddexp(np.log(self.own), np.log1p(-self.own) + factors[live] - log_sum)
+            factors[live] = np.logaddexp(
+                np.log(self.model_share), np.log1p(-self.model_share) + factors[live] - log_sum
+            )
         return factors

@@ -22,7 +22,7 @@ from guardwrap.twists import twist
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values
-from guardwrap.twists.twist import own_share
+from guardwrap.twists.twist import model_share_for
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 
 RULE = Keyword("ab", whole_words=False, min_count=1, max_count=1)
@@ -80,11 +80,11 @@ def twisted_law(world: World, rule: Constraint, values: Values, strength: float)
                 shares[ids] = step * math.exp(max(strength * (after - values[left + 1][now]), twist.FLOOR))
             total = sum(shares.values())
             # A share of each step is a's, but not of the tokens after which no text passes.
-            own = 0.6 if (automaton.ended == automaton.cut).all() else 0.0
+            model_share = 0.6 if (automaton.ended == automaton.cut).all() else 0.0
             for ids, step in steps.items():
                 if ids[-1] != end or automaton.ended[state_of(prefix)]:
-                    shares[ids] = own * step + (1 - own) * shares[ids] / total
-                elif own:
+                    shares[ids] = model_share * step + (1 - model_share) * shares[ids] / total
+                elif model_share:
                     shares[ids] = step * math.exp(twist.FLOOR)
             total = sum(shares.values())
             for ids, share in shares.items():
@@ -306,7 +306,7 @@ def test_what_no_automaton_follows_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "own"),
+    ("rule", "share"),
     [
         (RULE, 0.6),
         (Length(max=3, unit="characters"), 0.6),
@@ -314,7 +314,7 @@ def test_what_no_automaton_follows_is_refused() -> None:
         (RULE & Finished(), 0.0),
     ],
 )
-def test_own_steps_are_for_texts_that_pass_without_an_end(rule: Constraint, own: float) -> None:
+def test_steps_of_the_model_are_for_texts_that_pass_without_an_end(rule: Constraint, share: float) -> None:
     automaton = automaton_of(rule)
     assert automaton is not None
-    assert own_share(automaton) == own
+    assert model_share_for(automaton) == share

@@ -93,9 +93,9 @@ def _run(
     accepted = taken_by(model)
     extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
     extra |= dict.fromkeys(CACHE_NAMES, past)
-    given = {name: value for name, value in extra.items() if name in accepted and value is not None}
+    inputs = {name: value for name, value in extra.items() if name in accepted and value is not None}
     with for_any_shape(ids.device):
-        output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **given)
+        output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **inputs)
     logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits
 

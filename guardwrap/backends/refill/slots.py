@@ -209,22 +209,26 @@ class Slots:
         end = self._columns.end
         roots: list[Prefix] = []
         starts: dict[Prefix, tuple[list[int], list[int]]] = {}  # by prompt, its rows and their first columns
-        tokens: tuple[list[int], ...] = ([], [], [])
+        pages: list[int] = []
+        page_rows: list[int] = []
+        page_columns: list[int] = []
         for row, prefix in enumerate(self._new, self._columns.rows):
-            root, pages = prefix.path()
+            root, path = prefix.path()
             roots.append(root)
-            for numbers, number in zip(starts.setdefault(root, ([], [])), (row, end - prefix.length), strict=True):
-                numbers.append(number)
-            for some, more in zip(tokens, (pages, [row] * len(pages), range(end - len(pages), end)), strict=True):
-                some += more
+            rows, columns = starts.setdefault(root, ([], []))
+            rows.append(row)
+            columns.append(end - prefix.length)
+            pages += path
+            page_rows += [row] * len(path)
+            page_columns += range(end - len(path), end)
         prompts = {root: PromptIndex(*numbers, root.length) for root, numbers in starts.items()}
-        index = Index(*tokens)
+        index = Index(pages, page_rows, page_columns)
         for number, layer in enumerate(self._layers):
             if isinstance(layer, SlotLayer):
                 for root, places in prompts.items():
-                    placed, columns = places.on(layer.device)
-                    layer.place(placed, columns, *root.states[number])
-                if tokens[0]:
+                    prompt_rows, prompt_columns = places.on(layer.device)
+                    layer.place(prompt_rows, prompt_columns, *root.states[number])
+                if pages:
                     layer.recall(*index.on(layer.device))
             if isinstance(layer, SlotStates):
                 layer.place_states([root.layers[number] for root in roots])
