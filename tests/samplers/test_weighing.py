@@ -226,6 +226,57 @@ def test_no_text_of_the_pilot_is_returned() -> None:
     assert sampler.report(run(sampler, WORLDS["whole"].attempts(6), 20))[0].startswith("nothing: QRS first needs 50")
 
 
+def weighed(log_weights: list[float]) -> Iterator[Attempt]:
+    return (Attempt(Draw("", (number,), ""), True, log, 0.5) for number, log in enumerate(log_weights))
+
+
+@pytest.mark.parametrize(
+    ("log_weights", "length"),
+    [
+        ([0.0] * 200, 21),  # all equal: no tail
+        (np.log1p(np.random.default_rng(1).random(200)).tolist(), 21),  # bounded, as of a mask
+        ((-1.2 * np.log1p(-np.random.default_rng(1).random(200))).tolist(), 100),  # a variance without end
+        ([0.0] * 20 + [9.0] + [0.0] * 179, 100),  # one weight has all the rest's worth
+    ],
+)
+def test_a_pilot_ends_early_if_its_weights_are_alike(log_weights: list[float], length: int) -> None:
+    sampler = qrs(target_tvd=0.05)
+    state = run(sampler, weighed(log_weights), 200)
+    assert sampler.report(state)[1]["pilot_attempts"] == length
+    fixed = qrs(target_tvd=0.05, pilot=30)
+    assert fixed.report(run(fixed, weighed(log_weights), 200))[1]["pilot_attempts"] == 30
+
+
+def test_a_pilot_without_weights_goes_on() -> None:
+    """Texts that pass and that the model cannot write: they tell nothing about β."""
+    sampler = qrs()
+    law, _ = sampler.report(run(sampler, weighed([-math.inf] * 99), 99))
+    assert law.startswith("nothing: QRS first needs up to 100 attempts that satisfy the constraint, and had 99 in 99")
+
+
+def test_texts_after_a_pilot_of_the_default_length_follow_the_law_of_its_beta() -> None:
+    """Negative control: the last text of the pilot, on which β depends, follows another law."""
+    world, sampler, attempts = WORLDS["whole"], qrs(target_tvd=0.1), WORLDS["whole"].attempts(9)
+    laws, texts, ends, lengths = list[dict[Text, float]](), list[Text](), list[Text](), set[int]()
+    known = cache(lambda beta: world.law(qrs_law, beta=beta))
+    for _ in range(1_500):
+        state, draw = sampler.init(), None
+        while draw is None:
+            attempt = next(attempts)
+            begun = state.log_beta is not None
+            state, draw = sampler.step(state, attempt)
+            if not begun and state.log_beta is not None:
+                lengths.add(state.satisfied)
+                ends.append(attempt.draw.token_ids)
+        laws.append(known(max(math.exp(round(state.log_beta, 2)), 1e-9)))
+        texts.append(draw.token_ids)
+    assert min(lengths) == 21
+    assert len(lengths) > 3, "the length depends on the weights"
+    law = {text: math.fsum(each[text] for each in laws) / len(laws) for text in laws[0]}
+    assert goodness_of_fit(texts, law) > FITS
+    assert goodness_of_fit(ends, law) < FITS
+
+
 def test_figures_of_imh() -> None:
     world = WORLDS["whole"]
     law, figures = imh(40).report(run(imh(40), world.attempts(7), 20_000))
