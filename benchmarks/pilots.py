@@ -34,7 +34,8 @@ NOTHING = Draw("", (), "")
 
 def request(world: World, sampler: Sampler, texts: int, rng: np.random.Generator) -> tuple[list[float], int]:
     """Return log β of each text of a request, and its attempts."""
-    state, drawn, attempts = sampler.init(), [], 0
+    drawn: list[float] = []
+    state, attempts = sampler.init(), 0
     while len(drawn) < texts and attempts < MOST:
         for log_weight in world.draw(100, rng).tolist():
             attempt = Attempt(NOTHING, True, log_weight, float(rng.random()))

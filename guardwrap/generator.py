@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -175,6 +176,21 @@ class GuardedGenerator(PipelineLike):
     def unload_adapter(self) -> None:
         """Draw from the model itself from now on: texts follow g exactly again. Running calls keep their adapter."""
         self._session.adapter = None
+
+    def save_twist(self, path: str | Path) -> None:
+        """Save what ``Twisted()`` has learned for the wrapper's constraint, for use in another process.
+
+        Parameters
+        ----------
+        path
+            The file, such as ``"robot.npz"``. An existing one is replaced. ``Twisted(learned=path)`` uses it.
+
+        Raises
+        ------
+        UsageError
+            If no twist was learned for the wrapper's constraint, or the file cannot be written.
+        """
+        self._session.save_twist(path)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.

@@ -199,6 +199,9 @@ class Twisted:
     strength
         ψ is raised to this power, above 0 and up to 1. With a lower one fewer attempts satisfy the constraint, and
         their weights vary less.
+    learned
+        A file that ``GuardedGenerator.save_twist`` wrote for the same constraint. ψ is read from it and not learned
+        again, so the texts of a seed are the same in each process. None to learn ψ.
 
     Notes
     -----
@@ -208,7 +211,7 @@ class Twisted:
     Raises
     ------
     UsageError
-        If ``strength`` is not in (0, 1], or the proposal has a mask or a twist already.
+        If ``strength`` is not in (0, 1], the proposal has a mask or a twist already, or ``learned`` is no path.
 
     Examples
     --------
@@ -219,6 +222,7 @@ class Twisted:
 
     proposal: Any = None
     strength: float = 0.8
+    learned: str | Path | None = None
 
     def __post_init__(self) -> None:
         if not is_number(self.strength) or not 0 < self.strength <= 1:
@@ -227,6 +231,8 @@ class Twisted:
             raise UsageError("Twisted() leaves out what a mask does, too; remove one of them")
         if isinstance(self.proposal, Adapter):
             raise UsageError("an adapter is not an argument of Twisted(); pass adapter= beside proposal=Twisted()")
+        if not isinstance(self.learned, str | Path | None):
+            raise UsageError(f"Twisted(learned={self.learned!r}): pass the path of a file that save_twist() wrote")
 
 
 def only_masks(proposal: Any) -> bool:

@@ -167,6 +167,10 @@ class EndpointSession(BaseSession):
             raise UsageError("the wrapper has a proposal, so it cannot use an adapter; make another wrapper for it")
         self.adapter = _adapter(given)
 
+    def save_twist(self, path: str | Path) -> NoReturn:
+        """Raise UsageError: nothing is twisted over an endpoint."""
+        raise UsageError("Twisted() needs a model of your own, so there is no twist to save over an endpoint")
+
     def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
         """Whether a call's attempts are weighed: only if the sampler uses weights, as they cost further requests."""
         own, _ = self._read({**options, "seed": 0})

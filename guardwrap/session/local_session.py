@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,18 @@ class LocalSession(BaseSession):
         loaded = adapter_of(self.pipe, given, allow_mismatch)
         loaded.require_constraint(self.constraint)
         self.adapter = loaded
+
+    def save_twist(self, path: str | Path) -> None:
+        """Write the twist of the wrapper's constraint to a file; see ``GuardedGenerator.save_twist``."""
+        from guardwrap.adapters.fingerprints import fingerprint  # imports peft
+
+        own = self.constraint.digest
+        with self._learning:
+            learned = [each for (digest, *_), each in self._learned.items() if digest == own and each[0].learned]
+        if not learned:
+            raise UsageError("no twist was learned for this constraint; draw texts with proposal=Twisted() first")
+        twisted, (model, *_) = learned[-1]
+        twisted.write(Path(path), own, fingerprint(model))
 
     @property
     def takes_chats(self) -> bool:
@@ -296,11 +309,16 @@ class LocalSession(BaseSession):
         assert proposal.twisted is not None
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
         source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
-        key = constraint.digest, *map(id, source), stable
+        path = proposal.twisted.learned
+        key = constraint.digest, *map(id, source), stable, None if path is None else str(path)
         with self._learning:
             known = self._learned.get(key)
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
         new = known or (TwistedConstraint.of(constraint, stable.vocabulary), source)
+        if known is None and path is not None:
+            from guardwrap.adapters.fingerprints import fingerprint  # imports peft
+
+            new[0].read(Path(path), constraint.digest, fingerprint(proposal.pipe.model))
         with self._learning:
             learned, _ = self._learned.setdefault(key, new)
             self._learned.move_to_end(key)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
@@ -17,6 +18,10 @@ from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.token_states import TokenStates
 from guardwrap.twists.twist import Twist, model_share_for
+from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.fingerprints import Fingerprint
 
 __all__ = ["PROMPTS", "MakeTwist", "Spent", "TwistedConstraint", "Twists"]
 
@@ -38,6 +43,11 @@ _NONE = (
 _TOO_LONG = (
     "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
 )
+
+_READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
+_OTHER_MODEL = " of another model, so fewer attempts may pass"
+_OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
+_UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it anew"
 
 MakeTwist = Callable[[PreparedPrompt], Twist]
 
@@ -65,6 +75,10 @@ class TwistedConstraint:
         The rounds of learning that were not cut short by a time limit.
     spent : Spent
         The cost of learning.
+    origin : str or None
+        For reports, where the values were read from; None if they were learned here.
+    earlier : int
+        The attempts that values from a file had been learned from.
     """
 
     states: TokenStates
@@ -73,6 +87,8 @@ class TwistedConstraint:
     values: Values | None = None
     rounds: int = 0
     spent: Spent = field(default_factory=Spent)
+    origin: str | None = None
+    earlier: int = 0
     _learning: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
@@ -90,6 +106,53 @@ class TwistedConstraint:
         if automaton is None:
             raise UsageError(_NONE.format(MOST_STATES, constraint.title))
         return cls(TokenStates(automaton, vocabulary), SoftCounts(len(automaton)), constraint.title)
+
+    def read(self, path: Path, digest: str, model: Fingerprint) -> None:
+        """Take what was learned from a file.
+
+        Parameters
+        ----------
+        path
+            A file that ``write`` has written.
+        digest
+            The digest of the constraint.
+        model
+            The fingerprint of the model that attempts are drawn from. If the file is for another one, reports say so.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be read, or is for another constraint.
+        """
+        header, self.counts = read_twist(path, len(self.states.automaton))
+        if header.constraint != digest:
+            raise UsageError(_OTHER_CONSTRAINT.format(str(path), header.title, self.title))
+        if header.automaton != automaton_digest(self.states.automaton):
+            raise UsageError(_UNLIKE.format(str(path), self.title))
+        most = min(header.tokens, MOST_VALUES // len(self.states.automaton) - 1)
+        self.values, self.rounds = log_values(self.states.automaton, self.counts, most), ROUNDS
+        self.earlier = header.attempts
+        other = "" if header.model == model.model_dump() else _OTHER_MODEL
+        self.origin = _READ.format(str(path), header.attempts, other)
+
+    def write(self, path: Path, digest: str, model: Fingerprint) -> None:
+        """Write what was learned to a file; see ``read``.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be written.
+        """
+        assert self.values is not None
+        header = TwistHeader(
+            constraint=digest,
+            title=self.title,
+            automaton=automaton_digest(self.states.automaton),
+            model=model.model_dump(),
+            tokens=len(self.values) - 1,
+            attempts=self.earlier + self.spent.attempts,
+        )
+        write_twist(path, header, self.counts)
 
     @property
     def learned(self) -> bool:
@@ -157,7 +220,7 @@ class Twists:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for reports."""
-        return (_LEARNED.format(*self.constraint.spent),)
+        return (self.constraint.origin or _LEARNED.format(*self.constraint.spent),)
 
     def twist(self, prompt: PreparedPrompt) -> Twist:
         """Return the twist of a prompt."""

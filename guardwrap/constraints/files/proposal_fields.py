@@ -61,6 +61,9 @@ class _Twist(_Strict):
     strength: float = Field(
         Twisted.strength, description="Power of the values that next tokens are weighed by: above 0 and up to 1."
     )
+    learned: Annotated[str, AfterValidator(lambda name: str(path_beside(name)))] | None = Field(
+        None, description="A file of GuardedGenerator.save_twist(), relative to this file; not set to learn anew."
+    )
 
 
 class _OneOf(_Strict):
@@ -149,6 +152,8 @@ def proposal_spelt(proposal: Prompt | Masked | Twisted) -> str | dict[str, Any]:
         options = _without_defaults(proposal)
         if "proposal" in options:
             options["proposal"] = proposal_spelt(options["proposal"])
+        if "learned" in options:
+            options["learned"] = str(options["learned"])
         return {name: options} if options else name
     if isinstance(proposal, Prompt) and isinstance(proposal.template, str):
         return {"prompt": proposal.template}
