@@ -47,7 +47,7 @@ _TOO_LONG = (
 _READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
-_UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it anew"
+_UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it again"
 
 MakeTwist = Callable[[PreparedPrompt], Twist]
 
