@@ -62,7 +62,7 @@ class _Twist(_Strict):
         Twisted.strength, description="Power of the values that next tokens are weighed by: above 0 and up to 1."
     )
     learned: Annotated[str, AfterValidator(lambda name: str(path_beside(name)))] | None = Field(
-        None, description="A file of GuardedGenerator.save_twist(), relative to this file; not set: learned in the first call."
+        None, description="A file of GuardedGenerator.save_twist(), relative to this file; without it, it is learned."
     )
 
 
