@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
     from guardwrap.pipelines.embedded_model import load_local
-    from guardwrap.planning.plan import Forecast, Plan
+    from guardwrap.planning.forecast import Forecast
+    from guardwrap.planning.plan import Plan
     from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
     from guardwrap.samplers import imh, qrs
     from guardwrap.session.fallback import Fallback
@@ -112,7 +113,7 @@ _WHERE = {
     "Fallback": "session.fallback",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.embedded_model",
-    "Forecast": "planning.plan",
+    "Forecast": "planning.forecast",
     "Plan": "planning.plan",
     "Adapter": "proposals",
     "Masked": "proposals",

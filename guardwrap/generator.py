@@ -314,7 +314,7 @@ class GuardedGenerator(PipelineLike):
         """
         return self._session.attempts(prompts, count, weigh=weigh, **options)
 
-    def plan(self, prompts: Any, *, pilot: int = 64, **options: Any) -> Plan:
+    def plan(self, prompts: Any, *, pilot: int | None = None, max_seconds: float | None = None, **options: Any) -> Plan:
         """Estimate the cost of a call from a small pilot.
 
         Parameters
@@ -323,16 +323,22 @@ class GuardedGenerator(PipelineLike):
             Prompts and options of the planned call, ``num_return_sequences`` included. ``on_attempt`` is called without
             arguments after each judged attempt.
         pilot
-            The number of attempts per prompt.
+            The number of attempts per prompt, for each way to draw texts. From 64 on, if fewer than 10 attempts of a
+            prompt pass and an automaton follows the constraint, a twist is tried as well, which is learned from 384
+            attempts. With None, attempts are drawn in stages of 8, 16, 32 and 64, and ways are tried, only as long as
+            the plan costs at most a tenth of the expected attempts of the run. (At least 8 are drawn, and 64 for each
+            way without a twist if none passes.)
+        max_seconds
+            The most seconds that the plan may take: no attempt starts after that. None for no limit.
 
         Returns
         -------
         Plan
             Per prompt, the acceptance rate, the expected attempts, tokens and seconds, and the probability that the
             budget suffices; the recommended sampler and budget; and the cost of drawing from the model itself, with
-            and without a mask, instead.
+            and without a mask or a twist, instead.
         """
-        return plan_of(self._session, prompts, pilot, options)
+        return plan_of(self._session, prompts, pilot, options, max_seconds)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.
