@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from guardwrap.planning.forecast import Forecast
     from guardwrap.planning.plan import Plan
     from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
-    from guardwrap.samplers import imh, qrs
+    from guardwrap.samplers import auto, imh, qrs
     from guardwrap.session.fallback import Fallback
 
 __version__ = "0.1.0"
@@ -119,6 +119,7 @@ _WHERE = {
     "Masked": "proposals",
     "Prompt": "proposals",
     "Twisted": "proposals",
+    "auto": "samplers",
     "imh": "samplers",
     "qrs": "samplers",
 }
@@ -176,6 +177,7 @@ __all__ = [
     "Usage",
     "Values",
     "Verdict",
+    "auto",
     "catalogue",
     "constraint",
     "imh",

@@ -59,7 +59,8 @@ class Goal(NamedTuple):
 
 def goal_of(sampler: Sampler | None) -> Goal:
     """Return the goal of a call, from its sampler: that of ``qrs(target_tvd=..., pilot=...)``, or the defaults."""
-    options = getattr(sampler.report, "keywords", {}) if sampler is not None and sampler.name == "qrs" else {}
+    aims = sampler is not None and sampler.name in ("qrs", "auto")
+    options = getattr(sampler.report, "keywords", {}) if sampler is not None and aims else {}
     return Goal(options.get("target") or NEAR, options.get("pilot") or PILOT)
 
 

@@ -21,8 +21,11 @@ __all__ = ["Drawing", "PilotAttempts", "expected_attempts", "fewest_attempts", "
 FIRST, MOST = 8, 64
 """Attempts per prompt of the first stage of a pilot, and of all stages, unless few attempts pass."""
 
-SHARE = 0.1
-"""The largest share of the expected cost of a run that its plan may take without being asked to."""
+SHARE = 0.05
+"""The largest share of the expected cost of a run that its plan may take without being asked to.
+
+The expected cost is uncertain by a factor of two or so, and a plan should take a tenth of the true one at most.
+"""
 
 
 @dataclass(frozen=True)

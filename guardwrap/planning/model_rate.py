@@ -16,6 +16,12 @@ __all__ = ["model_rate", "weights_of"]
 MARKOV = 0.025
 """The share of an unbiased estimate Ẑ that Z falls below with probability 0.025 at most, by Markov's inequality."""
 
+WIDER = 1.3
+"""Factor by which the interval of a mean weight is widened on the scale of logarithms.
+
+It is that of 99 %. A twist may miss a way to satisfy the constraint, and then the weights vary less than they should.
+"""
+
 
 def weights_of(drawn: Sequence[Attempt]) -> list[float]:
     """Return the log-weights of attempts in nats; none for attempts that were not weighed."""
@@ -35,12 +41,12 @@ def model_rate(own: Sequence[Attempt], weighed: Sequence[Attempt]) -> tuple[Esti
     Returns
     -------
     Estimate
-        The mean weight with its interval, if the weights can tell it: their effective sample size is at least 10, the
-        Pareto k of their tail is at most its limit, and the interval is compatible with the share of ``own`` attempts
-        that satisfy the constraint. Otherwise the mean weight in an interval that assumes nothing about the weights:
-        its lower end is the larger one of the binomial interval's (Clopper and Pearson 1934) and of Markov's bound, as
-        P(Ẑ >= Z / 0.025) <= 0.025; its upper end is the binomial one. Without a weight above 0 it is the binomial
-        estimate.
+        The mean weight with its interval, widened by ``WIDER``, if the weights can tell it: their effective sample size
+        is at least 10, the Pareto k of their tail is at most its limit, and the interval is compatible with the share
+        of ``own`` attempts that satisfy the constraint. Otherwise the mean weight in an interval that assumes nothing
+        about the weights: its lower end is the larger one of the binomial interval's (Clopper and Pearson 1934) and of
+        Markov's bound, as P(Ẑ >= Z / 0.025) <= 0.025; its upper end is the binomial one. Without a weight above 0 it is
+        the binomial estimate.
     bool
         Whether the weights can tell it.
     """
@@ -52,6 +58,7 @@ def model_rate(own: Sequence[Attempt], weighed: Sequence[Attempt]) -> tuple[Esti
     mean = partition(log_weights)
     light = effective_sample_size(log_weights).value >= FEW and not too_heavy(np.array(log_weights))
     if light and mean.low <= counted.high and mean.high >= counted.low:
-        return mean, True
+        low, high = (mean.value * (end / mean.value) ** WIDER for end in (mean.low, mean.high))
+        return Estimate(mean.value, low, high), True
     low = min(max(counted.low, MARKOV * mean.value), counted.high)
     return Estimate(min(max(mean.value, low), counted.high), low, counted.high), False

@@ -19,7 +19,7 @@ from guardwrap.planning.alternatives import (
     sampler_for,
     tells_cost,
 )
-from guardwrap.planning.drawing import Drawing, PilotAttempts, fewest_attempts
+from guardwrap.planning.drawing import SHARE, Drawing, PilotAttempts, fewest_attempts
 from guardwrap.planning.model_rate import model_rate
 from guardwrap.planning.plan import Plan, planned
 from guardwrap.samplers import sampler_named
@@ -102,7 +102,7 @@ def plan_of(
     prompts, options
         Prompts and options of the planned call.
     pilot
-        The number of attempts per prompt, for each way to draw texts; None to stop once it is no longer cheap beside the run.
+        The number of attempts per prompt, for each way to draw texts; None to stop once it is not cheap any more.
     max_seconds
         The most seconds that the plan may take; None for no limit.
     """
@@ -146,12 +146,15 @@ def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[s
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
     named = None if options.get("sampler") is None else sampler_named(options["sampler"])
-    if named is None and session.sampler.name == "qrs":
+    if named is None and session.sampler.name in ("qrs", "auto"):
         named = session.sampler
+    goal = goal_of(named)
+    if named is not None and named.name == "auto":  # the plan chooses
+        named, options["sampler"] = None, "rejection"
     if named is not None and named.name not in _PLANNED:
         raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
     weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
-    return _Call(options, texts, goal_of(named), named and named.name, not elsewhere, weighed)
+    return _Call(options, texts, goal, named and named.name, not elsewhere, weighed)
 
 
 _Pilot = tuple[bool, Mapping[str, Any], PilotAttempts]
@@ -205,7 +208,7 @@ def _twisted(
         if own.least == before:
             break
     asked = drawing.asked is not None and drawing.asked >= LEARNS and few
-    cheap = needed + drawing.drawn <= 0.1 * run
+    cheap = needed + drawing.drawn <= SHARE * run
     if drawing.is_over() or not (asked or cheap):
         return own, [], None, ["a twist"] if few else []
     weighed = None
@@ -306,9 +309,10 @@ def _rates(
 ) -> tuple[list[Estimate | None], list[str]]:
     """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
     itself = own if call.itself else next((pilot for weigh, _, pilot in others if not weigh), None)
-    sources = [("twist", weighed)] if weighed is not None else []
-    sources += [("proposal", own)] if call.weighed else []
+    sources = [("proposal", own)] if call.weighed else []
     sources += [("mask or a twist", pilot) for weigh, _, pilot in others if weigh]
+    if weighed is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
+        sources = [("twist", weighed)]
     rates: list[Estimate | None] = []
     basis = []
     for number in range(len(own.attempts)):

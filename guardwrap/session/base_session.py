@@ -171,6 +171,16 @@ class BaseSession(ABC):
             job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts
 
+    def sampler_of(self, options: Mapping[str, Any]) -> Sampler:
+        """Return the sampler of a call: its own, that of its constraint file, or the session's."""
+        if options.get("sampler") is not None:
+            return sampler_named(options["sampler"])
+        if options.get("constraints") is not None:
+            file = as_constraint_file(options["constraints"], allow_code=self._allow_code)
+            if file.sampler is not None:
+                return sampler_named(file.sampler, file.source)
+        return self.sampler
+
     def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
         """Return the budgets of a call's prompts, ``count`` of them."""
         own, _ = self._read(options)
