@@ -3,19 +3,22 @@
     python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
     python benchmarks/rare.py costs --model PATH --bank FOLDER --out rare-costs.jsonl
+    python benchmarks/rare.py paper --model PATH --bank FOLDER --out rare-paper.jsonl
     python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
 ``bank`` draws texts of 30 tokens from ``<s>`` at temperature 1 with ``transformers`` alone, 512 in a file. Those with a
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
-of the exact draws, for several shares of the model itself in each step. ``confirm`` draws as many texts of some words
-as the bank has, and compares where the word stands, its neighbors and the length of the texts by two-sample tests.
-Files and lines that exist are kept, so a run that was stopped can be continued.
+of the exact draws, for several shares of the model itself in each step. ``paper`` gives the acceptance rate and
+KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws as
+many texts of some words as the bank has, and compares where the word stands, its neighbors and the length of the texts
+by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import re
 import time
@@ -207,6 +210,47 @@ def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed
         print(json.dumps(line), flush=True)
 
 
+def kl_with_interval(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
+    """Return KL(g‖g') in nats from the log-weights of exact draws, with its 95 % interval by bootstrap.
+
+    g' is a' restricted to texts that pass, so g/g' = w E_g[1/w].
+    """
+
+    def kl(some: np.ndarray[Any, Any]) -> float:
+        return float(some.mean() + np.logaddexp.reduce(-some) - np.log(len(some)))
+
+    chance = np.random.default_rng(seed)
+    again = [kl(chance.choice(logs, len(logs))) for _ in range(2_000)]
+    return [round(value, 2) for value in (kl(logs), *np.quantile(again, (0.025, 0.975)).tolist())]
+
+
+def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
+    """Write a line for each strength and share of the model: what 616 attempts after 384 of learning give."""
+    model, tokenizer = load(path)
+    rows = rows_of(folder)
+    bank = texts_of(tokenizer, rows)
+    exact = [ended(row, tokenizer.eos_token_id) for row, text in zip(rows, bank, strict=True) if "dragon" in text]
+    rule = Keyword("dragon", case_sensitive=True, whole_words=False)
+    with out.open("w", encoding="utf-8") as file:
+        for strength, share in itertools.product((0.6, 0.8, 1.0), (0.0, 0.2, 0.6)):
+            proposal = Twisted(strength=strength)
+            guarded = GuardedGenerator(model, rule, tokenizer=tokenizer, proposal=proposal, batch_size=64)
+            with mock.patch("guardwrap.session.twisting.model_share_for", lambda automaton, share=share: share):
+                twist = learned(guarded, seed)
+                (attempts,) = guarded.attempts("", 616, seed=seed, **SETTINGS)
+            logs = log_weights(model, twist, exact, tokenizer.bos_token_id)
+            line = {
+                "strength": strength,
+                "share of the model": share,
+                "acceptance": round(sum(attempt.satisfied for attempt in attempts) / len(attempts), 3),
+                "KL(g||g')": kl_with_interval(logs, seed),
+                "attempts at a TVD of .1": round(attempts_a_text(logs, len(exact) / len(rows), 0.1), 1),
+                "exact draws": len(exact),
+            }
+            file.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
+
+
 def ended(row: Sequence[int], end: int) -> list[int]:
     """Return the tokens up to the first end."""
     return list(row[: row.index(end) + 1]) if end in row else list(row)
@@ -284,7 +328,7 @@ def confirm(path: str, bank: Sequence[str], words: Sequence[str], out: Path, see
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bank", "words", "costs", "confirm", "summary"])
+    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "confirm", "summary"])
     parser.add_argument("--model", required=True, help="folder of the story model")
     parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
     parser.add_argument("--batches", type=int, default=200)
@@ -302,6 +346,9 @@ def main() -> None:
         return
     if options.what == "costs":
         measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
+        return
+    if options.what == "paper":
+        measure_paper(options.model, options.bank, options.out, options.seed)
         return
     bank = texts_of(load(options.model)[1], rows_of(options.bank))
     how = measure_words if options.what == "words" else confirm

@@ -85,7 +85,7 @@ def cases(story: str, steps: "Steps") -> dict[str, Callable[[], Any]]:
 
     def planned(guarded: GuardedGenerator, *args: Any, **options: Any) -> Any:
         plan = guarded.plan(*args, **options)
-        return [plan.sampler, str(plan).splitlines()[0].split(" s")[0]]
+        return [plan.sampler, str(plan).splitlines()[1].split(" s")[0]]
 
     several = ["ab", "a", "cde f. ab", "ab"]
     short: dict[str, Any] = {"max_new_tokens": 24, "num_return_sequences": 4}

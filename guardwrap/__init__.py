@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
     from guardwrap.pipelines.embedded_model import load_local
-    from guardwrap.planning.plan import Forecast, Plan
+    from guardwrap.planning.forecast import Forecast
+    from guardwrap.planning.plan import Plan
     from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
-    from guardwrap.samplers import imh, qrs
+    from guardwrap.samplers import auto, imh, qrs
     from guardwrap.session.fallback import Fallback
 
 __version__ = "0.1.0"
@@ -112,12 +113,13 @@ _WHERE = {
     "Fallback": "session.fallback",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.embedded_model",
-    "Forecast": "planning.plan",
+    "Forecast": "planning.forecast",
     "Plan": "planning.plan",
     "Adapter": "proposals",
     "Masked": "proposals",
     "Prompt": "proposals",
     "Twisted": "proposals",
+    "auto": "samplers",
     "imh": "samplers",
     "qrs": "samplers",
 }
@@ -175,6 +177,7 @@ __all__ = [
     "Usage",
     "Values",
     "Verdict",
+    "auto",
     "catalogue",
     "constraint",
     "imh",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
+from guardwrap.planning.choice import with_choice
 from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
@@ -26,6 +27,7 @@ from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
+from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
 
@@ -57,8 +59,8 @@ class GuardedGenerator(PipelineLike):
     tokenizer
         The tokenizer. Required for a model given as an object.
     sampler
-        ``"rejection"``, ``"qrs"``, ``"imh"``, the name of another sampler, or the result of ``qrs(...)`` or
-        ``imh(...)``. None uses the constraint file's sampler, or ``"rejection"``.
+        ``"rejection"``, ``"qrs"``, ``"imh"``, ``"auto"``, the name of another sampler, or the result of ``qrs(...)``,
+        ``imh(...)`` or ``auto(...)``. None uses the constraint file's sampler, or ``"rejection"``.
     proposal
         Where attempts come from instead of the model itself: a ``Prompt``, or another model with the same tokenizer (a
         pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH bring the texts
@@ -192,6 +194,12 @@ class GuardedGenerator(PipelineLike):
         """
         self._session.save_twist(path)
 
+    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> tuple[Any, Job]:
+        """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
+        prompts, options, notes = with_choice(self._session, prompts, options)
+        job = self._session.job(options)
+        return prompts, dataclasses.replace(job, notes=(*job.notes, *notes)) if notes else job
+
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
 
@@ -227,10 +235,10 @@ class GuardedGenerator(PipelineLike):
             prompts, options = self._session.call_class.with_named_inputs(prompts, options)
             inputs = self._session.call_class.read_prompts(prompts)
             streamer.require_one(inputs.single)
-            job = self._session.job(options)
+            given, job = self._job(inputs.prompts, options)
             if inputs.lazy:
-                return self._delivery.records(inputs.prompts, job)
-            outcomes, records = self._delivery.collected(inputs.prompts, job, render=True)
+                return self._delivery.records(given, job)
+            outcomes, records = self._delivery.collected(given, job, render=True)
             self._delivery.require_all(outcomes)
             streamer(outcomes)
         return records[0] if inputs.single else records
@@ -246,8 +254,8 @@ class GuardedGenerator(PipelineLike):
             Whether to show a progress bar. None shows one for several prompts on a terminal.
         """
         prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        inputs = list(self._session.call_class.read_prompts(prompts).prompts)
-        return self._delivery.collected(inputs, self._session.job(options), progress=progress)[0]
+        inputs, job = self._job(list(self._session.call_class.read_prompts(prompts).prompts), options)
+        return self._delivery.collected(inputs, job, progress=progress)[0]
 
     def stream(
         self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
@@ -266,7 +274,7 @@ class GuardedGenerator(PipelineLike):
         """
         inputs = self._session.call_class.read_prompts(prompts).prompts
         require_whole("first", first, 0)
-        job = self._session.job(options)
+        inputs, job = self._job(inputs, options)
         served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
         return (outcome for _, outcome in served)
 
@@ -302,9 +310,9 @@ class GuardedGenerator(PipelineLike):
         inputs = self._session.call_class.read_prompts(prompts)
         if inputs.lazy:
             raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-        job = await asyncio.to_thread(self._session.job, options)
+        given, job = await asyncio.to_thread(self._job, inputs.prompts, options)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
-        async with aclosing(job.aserved(await job.arequests(inputs.prompts))) as served:
+        async with aclosing(job.aserved(await job.arequests(given))) as served:
             async for prompt, constraint, outcome in served:
                 yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
 
@@ -330,7 +338,7 @@ class GuardedGenerator(PipelineLike):
         """
         return self._session.attempts(prompts, count, weigh=weigh, **options)
 
-    def plan(self, prompts: Any, *, pilot: int = 64, **options: Any) -> Plan:
+    def plan(self, prompts: Any, *, pilot: int | None = None, max_seconds: float | None = None, **options: Any) -> Plan:
         """Estimate the cost of a call from a small pilot.
 
         Parameters
@@ -339,16 +347,22 @@ class GuardedGenerator(PipelineLike):
             Prompts and options of the planned call, ``num_return_sequences`` included. ``on_attempt`` is called without
             arguments after each judged attempt.
         pilot
-            The number of attempts per prompt.
+            The number of attempts per prompt, for each way to draw texts. From 64 on, if fewer than 10 attempts of a
+            prompt pass and an automaton follows the constraint, a twist is tried as well, which is learned from 384
+            attempts. With None, attempts are drawn in stages of 8, 16, 32 and 64, and ways are tried, only as long as
+            the plan costs at most a tenth of the expected attempts of the run. (At least 8 are drawn, and 64 for each
+            way without a twist if none passes.)
+        max_seconds
+            The most seconds that the plan may take: no attempt starts after that. None for no limit.
 
         Returns
         -------
         Plan
             Per prompt, the acceptance rate, the expected attempts, tokens and seconds, and the probability that the
             budget suffices; the recommended sampler and budget; and the cost of drawing from the model itself, with
-            and without a mask, instead.
+            and without a mask or a twist, instead.
         """
-        return plan_of(self._session, prompts, pilot, options)
+        return plan_of(self._session, prompts, pilot, options, max_seconds)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.

@@ -66,6 +66,11 @@ class Loaded:
         """The adapter's card; None for a plain peft adapter."""
         return self._files.card
 
+    @property
+    def other_base(self) -> bool:
+        """Whether it was trained on another model."""
+        return self._other_base
+
     def require_constraint(self, constraint: Constraint) -> None:
         """Raise unless a constraint is the one that the adapter was trained for, or a stricter one.
 
@@ -152,6 +157,7 @@ class Checkpoint:
     """
 
     card = None
+    other_base = False
 
     def __init__(self, name: str, model: Any) -> None:
         self.name, self._model = name, model

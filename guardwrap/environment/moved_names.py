@@ -285,7 +285,7 @@ NAMES = {
     "pipelines.messages.fault_of": "messages.parsed_message.message_fault",
     "pipelines.messages.spelled": "messages.parsed_message.message_text",
     "pipelines.records.record": "pipelines.output_records.output_record",
-    "planning.Forecast": "planning.plan.Forecast",
+    "planning.Forecast": "planning.forecast.Forecast",
     "planning.Plan": "planning.plan.Plan",
     "planning.planned": "planning.plan.planned",
     "planning.spent": "planning.plan.spent",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from guardwrap.budget import Budget
 from guardwrap.formatting import counted, digits, upwards
@@ -17,25 +20,52 @@ from guardwrap.metrics import (
     qrs_acceptance,
     tvd_gold_guarded,
 )
-from guardwrap.outcomes import Estimate, Outcome
-from guardwrap.samplers import Attempt
-from guardwrap.samplers.qrs import NEAR, PILOT
+from guardwrap.metrics.intervals import sum_of
+from guardwrap.metrics.tails import too_heavy
+from guardwrap.outcomes import FEW, Estimate, Outcome
+from guardwrap.planning.model_rate import weights_of
+from guardwrap.samplers import Attempt, Sampler
+from guardwrap.samplers.qrs import NEAR, pilot_length
 
 __all__ = [
     "ENOUGH",
     "Alternative",
+    "Goal",
     "alternative_of",
     "attempts_before",
     "cheapest",
+    "goal_of",
+    "pilot_of",
     "sampler_for",
     "satisfied_in",
     "tail_in",
+    "tells_cost",
     "texts_of",
     "worth_in",
 ]
 
 ENOUGH = 200
 """Attempts per prompt after which a pilot without a text is evidence that texts are rare."""
+
+CLEARLY = 0.8
+"""A way is recommended if the upper end of its cost is below this share of the lower end of the call's own."""
+
+
+class Goal(NamedTuple):
+    """The distance to g (TVD) that ways are compared at, and the passing attempts that QRS draws before its texts.
+
+    ``pilot`` is None for as many as the weights require, and 0 if β is set.
+    """
+
+    tvd: float = NEAR
+    pilot: int | None = None
+
+
+def goal_of(sampler: Sampler | None) -> Goal:
+    """Return the goal of a call, from its sampler: that of ``qrs(target_tvd=..., pilot=...)``, or the defaults."""
+    aims = sampler is not None and sampler.name in ("qrs", "auto")
+    options = getattr(sampler.report, "keywords", {}) if sampler is not None and aims else {}
+    return Goal(options.get("target") or NEAR, options.get("pilot"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +81,10 @@ class Alternative:
     acceptance
         Share of attempts that give a text with this sampler, over all prompts.
     tokens
-        Computed tokens per text, with those of the attempts that QRS draws before its first text; infinite if a prompt
-        had no text. Attempts reuse what was computed for earlier ones, so a longer run costs at most this.
+        Computed tokens per text, with those of ``learning`` and of the attempts that QRS draws before its first text,
+        and the 95 % interval, which follows from that of the acceptance rate. The value is infinite if a prompt had no
+        text, and the upper end as well if the weights' tail is too heavy to tell the cost of QRS. Attempts reuse what
+        was computed for earlier ones, so a longer run costs at most this.
     attempts
         Attempts for the most expensive prompt, with those that QRS draws before its first text; infinite if a prompt
         had no text.
@@ -62,40 +94,55 @@ class Alternative:
         The part of ``attempts`` that QRS draws before its first text.
     without
         Number of prompts that had no text.
-    least
-        A lower bound of ``tokens`` for use if a prompt had no text, from the upper end of the 95 % interval of its
-        acceptance rate.
     others
         Computed tokens per text of the prompts that had one; infinite if none had.
     pilot
         The smallest number of attempts that the pilot drew for a prompt.
+    learning
+        Attempts that a twist is learned from before the first text, once for all prompts.
     """
 
     source: str
     sampler: str
     acceptance: float
-    tokens: float
+    tokens: Estimate
     attempts: float
     computed: float
     before: float = 0.0
     without: int = 0
-    least: float = 0.0
     others: float = math.inf
     pilot: int = 0
+    learning: int = 0
 
     def __str__(self) -> str:
         begin, share = f"{self.source}, {self.sampler}", f"{digits(100 * self.acceptance)} % of attempts give one"
         if not self.without:
             pilot = f"its pilot, {self.before:,.0f} attempts per prompt, gives no text; then " if self.before else ""
-            return f"{begin}: {digits(self.tokens)} computed tokens per text; {pilot}{share}"
+            learned = f"{counted(self.learning, 'attempt')} to learn from; " if self.learning else ""
+            return f"{begin}: {self.tokens} computed tokens per text; {learned}{pilot}{share}"
         some = math.isfinite(self.others)
         whose = f" for {counted(self.without, 'prompt')}, {digits(self.others)} for the others" if some else ""
         none = f"no text in {counted(self.pilot, 'attempt')}{whose}"
-        return f"{begin}: at least {digits(self.least)} computed tokens per text ({none})"
+        return f"{begin}: at least {digits(self.tokens.low)} computed tokens per text ({none})"
+
+
+class _Cost(NamedTuple):
+    """The cost of one prompt: attempts before the first text and in total, computed tokens."""
+
+    before: float
+    attempts: Estimate
+    tokens: Estimate
 
 
 def alternative_of(
-    outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int
+    outcomes: Sequence[Outcome],
+    attempts: Sequence[Sequence[Attempt]],
+    *,
+    kind: str,
+    texts: int,
+    goal: Goal = Goal(),  # noqa: B008
+    rates: Sequence[Estimate | None] | None = None,
+    learning: tuple[int, int] = (0, 0),
 ) -> Alternative:
     """Estimate the cost of one way to draw texts from a pilot of it.
 
@@ -107,57 +154,118 @@ def alternative_of(
         The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
     texts
         Texts per prompt in the planned call.
+    goal
+        The distance to g, and the pilot of QRS.
+    rates
+        For each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
+    learning
+        Attempts and computed tokens that a twist is learned from.
     """
-    accepted = [texts_of(drawn, kind) for drawn in attempts]
-    each = [_prompt(*one, kind, texts) for one in zip(outcomes, attempts, accepted, strict=True)]
-    needed, before, _, _ = max(each)
-    some = [cost for *_, cost, _ in each if math.isfinite(cost)]
-    without = len(each) - len(some)
-    least = [bound for *_, bound in each]
-    tokens = sum(some) / len(each) / texts if not without else math.inf
+    known = [None] * len(outcomes) if rates is None else rates
+    each = [_cost(*one, kind, texts, goal) for one in zip(outcomes, attempts, known, strict=True)]
+    accepted = sum(
+        len(drawn) * rate.value if rate is not None else texts_of(drawn, kind, goal)
+        for drawn, rate in zip(attempts, known, strict=True)
+    )
+    most = max(each, key=lambda cost: cost.attempts.value)
+    some = [cost.tokens.value for cost in each if math.isfinite(cost.tokens.value)]
+    total = _sum([cost.tokens for cost in each])
     return Alternative(
         outcomes[0].report.proposal or "the model itself",
         kind,
-        sum(accepted) / max(1, sum(map(len, attempts))),
-        tokens,
-        needed,
-        max(cost for *_, cost, _ in each),
-        before,
-        without,
-        sum(least) / len(least) / texts,
+        accepted / max(1, sum(map(len, attempts))),
+        Estimate(*((end + learning[1]) / len(each) / texts for end in total)),
+        most.attempts.value,
+        max(cost.tokens.value for cost in each),
+        most.before,
+        len(each) - len(some),
         sum(some) / len(some) / texts if some else math.inf,
         min(map(len, attempts)),
+        learning[0],
     )
 
 
-def _prompt(
-    outcome: Outcome, drawn: Sequence[Attempt], accepted: float, kind: str, texts: int
-) -> tuple[float, float, float, float]:
-    """Return a prompt's expected attempts, those before the first text, its computed tokens, and their lower bound."""
-    count = len(drawn)
-    length = outcome.report.usage.computed_tokens / max(count, 1)
-    if not accepted:
-        most = acceptance_rate(0, count, stopped_on_acceptance=False).high
-        return math.inf, 0.0, math.inf, length * texts / most
-    before = attempts_before(satisfied_in(drawn, kind), count)
-    needed = before + texts * count / accepted
-    return needed, before, length * needed, length * needed
+def _sum(figures: Sequence[Estimate]) -> Estimate:
+    """Add independent estimates, of which some may be infinite."""
+    if all(math.isfinite(figure.value) for figure in figures):
+        return sum_of(figures)
+    return Estimate(math.inf, sum(figure.low for figure in figures), math.inf)
 
 
-def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> str | None:
-    """Recommend the cheapest way, if it saves at least a fifth of the first one's cost; None otherwise.
+def _cost(
+    outcome: Outcome, drawn: Sequence[Attempt], rate: Estimate | None, kind: str, texts: int, goal: Goal
+) -> _Cost:
+    """Return the expected cost of a prompt's texts."""
+    length = outcome.report.usage.computed_tokens / max(len(drawn), 1)
+    share = _share(drawn, kind, goal) if rate is None else rate
+    before = Estimate(0.0, 0.0, 0.0)
+    if kind == "qrs":
+        passing = acceptance_rate(sum(attempt.satisfied for attempt in drawn), len(drawn), stopped_on_acceptance=False)
+        first = pilot_of(drawn, goal)
+        before = _over(first, passing) if first else before
+    attempts = Estimate(*map(sum, zip(before, _over(texts, share), strict=True)))
+    finite = before.value if math.isfinite(before.value) else 0.0
+    return _Cost(finite, attempts, Estimate(*(length * end for end in attempts)))
 
-    If a prompt had no text, the first way may be far cheaper than a small pilot suggests. Its lower bound is compared
-    then.
+
+def _over(count: float, share: Estimate) -> Estimate:
+    """Return how many attempts give ``count`` texts, from the share that do."""
+    return Estimate(*(count / end if end > 0 else math.inf for end in (share.value, share.high, share.low)))
+
+
+def _share(drawn: Sequence[Attempt], kind: str, goal: Goal) -> Estimate:
+    """Estimate the share of attempts that give a text.
+
+    For QRS, the lower end is 0 if the weights' tail is too heavy, or their effective sample size too small: further
+    attempts may then have weights that make QRS accept far fewer of the others.
     """
-    first, best = ways[0], min(ways, key=lambda way: way.tokens)
-    least = first.least if first.without else first.tokens
-    surely, in_vain = best.tokens < 0.8 * least, first.without and first.pilot >= ENOUGH
-    if math.isinf(best.tokens) or not (surely or in_vain):
-        return None
-    much = f"takes {'at least ' if first.without else ''}{digits(least / best.tokens)} times fewer tokens"
-    if not surely:
-        much = f"gives texts, while this gave none in {counted(first.pilot, 'attempt')}"
+    passing = sum(attempt.satisfied for attempt in drawn)
+    counted_ = acceptance_rate(passing, len(drawn), stopped_on_acceptance=False)
+    if kind != "qrs" or not passing:
+        return counted_
+    if passing < 2:
+        return counted_._replace(low=0.0)
+    weights = weights_of(drawn)
+    share = qrs_acceptance(weights, log_beta_for_tvd(weights, goal.tvd))
+    # With β below all weights QRS accepts what passes, and the mean of the weights has no error.
+    low = min(share.low, counted_.low) if share.low < share.high else counted_.low
+    return Estimate(share.value, low if tells_cost([drawn]) else 0.0, min(share.high, counted_.high))
+
+
+def tells_cost(attempts: Sequence[Sequence[Attempt]]) -> bool:
+    """Return whether the weights of each prompt's attempts can tell what QRS costs.
+
+    They can if their effective sample size is at least 10 and the Pareto k of their tail at most its limit.
+    """
+    for drawn in attempts:
+        weights = weights_of(drawn)
+        passing = sum(weight > -math.inf for weight in weights)
+        if not passing or effective_sample_size(weights).value < FEW or too_heavy(np.array(weights)):
+            return False
+    return True
+
+
+def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> tuple[str | None, str]:
+    """Compare the first way, which is the call's own, with the others.
+
+    Returns
+    -------
+    str or None
+        A recommendation of the cheapest of the others, if the upper end of its cost is below ``CLEARLY`` times the
+        lower end of the first one's; None otherwise.
+    str
+        A remark if another way seems cheaper by as much, but their intervals cannot tell; otherwise empty.
+    """
+    first, best = ways[0], min(ways, key=lambda way: way.tokens.value)
+    clear = [way for way in ways[1:] if way.tokens.high < CLEARLY * first.tokens.low]
+    if not clear:
+        if math.isinf(best.tokens.value) or not best.tokens.value < CLEARLY * first.tokens.value:
+            return None, ""
+        tried = counted(min(first.pilot, best.pilot), "attempt")
+        return None, f"; {best.source} with {best.sampler} may be cheaper, which {tried} cannot tell"
+    best = min(clear, key=lambda way: way.tokens.value)
+    least = first.tokens.low if first.without else first.tokens.value
+    much = f"takes {'at least ' if first.without else ''}{digits(least / best.tokens.value)} times fewer tokens"
     near = ", approximately g" if best.sampler == "qrs" else ""
     needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
     limits = [
@@ -166,24 +274,24 @@ def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> str | No
         if any((getattr(budget, name) or most) < most for budget in budgets)
     ]
     allowed = f", with Budget({', '.join(limits)}), twice its expected cost" if limits else ""
-    return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
+    return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}", ""
 
 
-def sampler_for(attempts: Sequence[Sequence[Attempt]]) -> str:
+def sampler_for(attempts: Sequence[Sequence[Attempt]], goal: Goal = Goal()) -> str:  # noqa: B008
     """Choose rejection if the texts of the proposal are surely close to g, otherwise QRS."""
     for drawn in attempts:
-        weights = _weights(drawn)
-        if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > NEAR:
+        weights = weights_of(drawn)
+        if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > goal.tvd:
             return "qrs"
     return "rejection"
 
 
-def texts_of(drawn: Sequence[Attempt], kind: str) -> float:
+def texts_of(drawn: Sequence[Attempt], kind: str, goal: Goal) -> float:
     """Return how many texts a pilot's attempts give with a sampler; the expected number for QRS."""
     accepted = sum(attempt.satisfied for attempt in drawn)
     if kind == "qrs" and accepted > 1:
-        weights = _weights(drawn)
-        return qrs_acceptance(weights, log_beta_for_tvd(weights, NEAR)).value * len(drawn)
+        weights = weights_of(drawn)
+        return qrs_acceptance(weights, log_beta_for_tvd(weights, goal.tvd)).value * len(drawn)
     return accepted
 
 
@@ -196,20 +304,21 @@ def worth_in(drawn: Sequence[Attempt], kind: str) -> float | None:
     """Return the effective sample size of a pilot's attempts as draws from g, for QRS; None for other samplers."""
     if kind != "qrs" or not any(attempt.satisfied for attempt in drawn):
         return None
-    return effective_sample_size(_weights(drawn)).value
+    return effective_sample_size(weights_of(drawn)).value
 
 
 def tail_in(drawn: Sequence[Attempt], kind: str) -> tuple[Estimate, float] | None:
     """Return the Pareto k of a pilot's weights and its limit, for QRS; None for other samplers or without weights."""
-    weights = _weights(drawn)
+    weights = weights_of(drawn)
     passing = sum(weight > -math.inf for weight in weights)
     return (pareto_k(weights), pareto_k_limit(passing)) if kind == "qrs" and passing else None
 
 
-def attempts_before(satisfied: int | None, attempts: int) -> float:
+def pilot_of(drawn: Sequence[Attempt], goal: Goal) -> int:
+    """Return how many attempts must satisfy the constraint before QRS draws its first text."""
+    return pilot_length(weights_of(drawn)) if goal.pilot is None else goal.pilot
+
+
+def attempts_before(satisfied: int | None, attempts: int, pilot: int) -> float:
     """Return how many attempts QRS draws before its first text, which are its own pilot."""
-    return PILOT * attempts / satisfied if satisfied else 0.0
-
-
-def _weights(drawn: Sequence[Attempt]) -> list[float]:
-    return [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
+    return pilot * attempts / satisfied if satisfied else 0.0

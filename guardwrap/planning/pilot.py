@@ -3,23 +3,96 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.errors import UsageError, require_whole
-from guardwrap.planning.alternatives import alternative_of, cheapest, sampler_for
-from guardwrap.planning.plan import Plan, planned, spent
+from guardwrap.formatting import counted
+from guardwrap.outcomes import Estimate
+from guardwrap.planning.alternatives import (
+    Alternative,
+    Goal,
+    alternative_of,
+    cheapest,
+    goal_of,
+    sampler_for,
+    tells_cost,
+)
+from guardwrap.planning.drawing import SHARE, Drawing, PilotAttempts, fewest_attempts
+from guardwrap.planning.model_rate import model_rate
+from guardwrap.planning.plan import Plan, planned
 from guardwrap.samplers import sampler_named
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
+from guardwrap.session.twisting import ATTEMPTS, ROUNDS
 
-__all__ = ["plan_of"]
+__all__ = ["Study", "Way", "plan_of", "studied"]
 
 _PLANNED = ("rejection", "qrs")
 """Samplers whose cost can be estimated from a pilot."""
 
+FEW = 10
+"""If fewer attempts of a prompt pass, its rate is estimated from weighed attempts as well."""
 
-def plan_of(session: LocalSession | EndpointSession, prompts: Any, pilot: int, options: Mapping[str, Any]) -> Plan:
+LEARNS = 64
+"""The smallest ``pilot=`` that also allows the attempts that a twist learns from."""
+
+WEIGHED, TWISTED = 256, 128
+"""Attempts per prompt for the acceptance rate of the model, and to try ``Twisted()``, unless more are asked for."""
+
+LONGEST, WIDEST = 512, 1024
+"""The most attempts per prompt of the model itself before a twist is tried, and of the twist, if they are cheap."""
+
+RATE_STRENGTH, RATE_SHARE = 1.0, 0.3
+"""The twist whose weights estimate the model's acceptance rate.
+
+Its weights vary less than those of ``Twisted()``, which is made for texts that ψ knows little of: in 61 worlds with
+256 attempts the logarithm of the estimate had a root mean square error of .15 instead of .51.
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to draw the texts of a call: its cost, the options of a call that draws in this way, and its pilot."""
+
+    cost: Alternative
+    options: Mapping[str, Any]
+    pilot: PilotAttempts
+
+
+@dataclass(frozen=True)
+class Study:
+    """A plan, and the ways that it compared. The first is that of the call itself."""
+
+    plan: Plan
+    ways: Sequence[Way] = ()
+    goal: Goal = field(default_factory=Goal)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The planned call, and how its attempts are drawn and weighed.
+
+    ``itself`` is whether they are from the model itself, ``weighed`` whether they have weights. ``sampler`` is None if
+    the plan chooses it.
+    """
+
+    options: Mapping[str, Any]
+    texts: int
+    goal: Goal
+    sampler: str | None
+    itself: bool
+    weighed: bool
+
+
+def plan_of(
+    session: LocalSession | EndpointSession,
+    prompts: Any,
+    pilot: int | None,
+    options: Mapping[str, Any],
+    max_seconds: float | None = None,
+) -> Plan:
     """Estimate the cost of a call; see ``GuardedGenerator.plan``.
 
     Parameters
@@ -29,45 +102,244 @@ def plan_of(session: LocalSession | EndpointSession, prompts: Any, pilot: int, o
     prompts, options
         Prompts and options of the planned call.
     pilot
-        The number of attempts per prompt, for each way to draw texts.
+        The number of attempts per prompt, for each way to draw texts; None to stop once it is not cheap any more.
+    max_seconds
+        The most seconds that the plan may take; None for no limit.
     """
+    return studied(session, prompts, pilot, options, max_seconds).plan
+
+
+def studied(
+    session: LocalSession | EndpointSession,
+    prompts: Any,
+    pilot: int | None,
+    options: Mapping[str, Any],
+    max_seconds: float | None = None,
+) -> Study:
+    """Draw the pilots of a plan, and return it with the ways that it compared; see ``plan_of``."""
     options = dict(options)
     on_attempt = options.pop("on_attempt", None)
+    asked = None if pilot is None else require_whole("pilot", pilot, 1)
+    if max_seconds is not None and not (isinstance(max_seconds, int | float) and max_seconds > 0):
+        raise UsageError(f"max_seconds={max_seconds!r}: give seconds above 0, or None for no limit")
     prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # used by several pilots
+    if isinstance(options.get("constraint_each"), Iterator):
+        options["constraint_each"] = list(options["constraint_each"])
+    call = _read(session, prompts, options)
+    seed = options.get("seed")
+    seed = session.next_seed() if seed is None else require_whole("seed", seed, 0)
+    drawing = Drawing(session, prompts, seed, asked, on_attempt, max_seconds)
+    own = drawing.first(call.options, weigh=call.weighed, texts=call.texts)
+    greedy = not own.attempts or own.outcomes[0].report.acceptance is None  # greedy search has only one text
+    others: list[_Pilot] = []
+    left_out: list[str] = []
+    weighed = None
+    if not greedy:
+        others, left_out = _others(drawing, call, own)
+        own, twisted, weighed, refused = _twisted(drawing, call, own, others)
+        others += twisted
+        left_out += refused
+    return _study(drawing, call, own, others, weighed, left_out)
+
+
+def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[str, Any]) -> _Call:
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
     named = None if options.get("sampler") is None else sampler_named(options["sampler"])
-    if named is None and session.sampler.name == "qrs":
+    if named is None and session.sampler.name in ("qrs", "auto"):
         named = session.sampler
+    goal = goal_of(named)
+    if named is not None and named.name == "auto":  # the plan chooses
+        named, options["sampler"] = None, "rejection"
     if named is not None and named.name not in _PLANNED:
         raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
     weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
-    if isinstance(options.get("constraint_each"), Iterator):
-        options["constraint_each"] = list(options["constraint_each"])
-    outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, on_attempt=on_attempt, **options)
-    budgets = session.budgets(len(outcomes), options)
-    kind = "rejection" if not weighed else sampler_for(attempts) if named is None else named.name
+    return _Call(options, texts, goal, named and named.name, not elsewhere, weighed)
+
+
+_Pilot = tuple[bool, Mapping[str, Any], PilotAttempts]
+"""Whether attempts have weights, the options of a call that draws like this, and the attempts."""
+
+
+def _others(drawing: Drawing, call: _Call, own: PilotAttempts) -> tuple[list[_Pilot], list[str]]:
+    """Draw pilots of the model itself and of a mask; return them, and the names of those left out."""
+    pilots: list[_Pilot] = []
+    left_out: list[str] = []
+    for weigh, options in drawing.session.other_ways(call.options):
+        count = own.least
+        if count and drawing.affords(count * len(own.attempts), drawing.expected):
+            pilots.append((weigh, options, drawing.draw(count, options, weigh=weigh)))
+        else:
+            left_out.append("a mask" if weigh else "the model itself")
+    return pilots, left_out
+
+
+def _twisted(
+    drawing: Drawing, call: _Call, own: PilotAttempts, others: Sequence[_Pilot]
+) -> tuple[PilotAttempts, list[_Pilot], PilotAttempts | None, list[str]]:
+    """Draw pilots of a twist, if an automaton follows the constraint and the plan may cost that much.
+
+    Returns
+    -------
+    PilotAttempts
+        The pilot of the call itself, which may be longer now: where few attempts pass, it shows what is affordable.
+    list
+        The pilot of ``Twisted()``.
+    PilotAttempts or None
+        Weighed attempts that estimate the acceptance rate of the model, if few of its own attempts pass.
+    list of str
+        The name of the twist if it was left out.
+    """
+    options = drawing.session.twisted_way(call.options)
+    if options is None or own.outcomes[0].report.proposal == "the model itself, twisted":
+        return own, [], None, []
+    prompts = len(own.attempts)
+    itself = own if call.itself else next((each for weigh, _, each in others if not weigh), None)
+    few = itself is not None and min(itself.passing) < FEW
+    learning = max(0, ATTEMPTS * ROUNDS - drawing.session.learned_from(options).attempts)
+    needed = learning + prompts * (TWISTED + (WEIGHED if few else 0))
+    run = fewest_attempts(own, call.texts)
+    while few and call.itself and drawing.asked is None and not drawing.affords(needed, run):
+        before = own.least
+        if before >= LONGEST or not drawing.affords(prompts * before, run):
+            break
+        own = itself = drawing.further(own, call.options, weigh=call.weighed, texts=call.texts)
+        few, run = min(own.passing) < FEW, fewest_attempts(own, call.texts)
+        if own.least == before:
+            break
+    asked = drawing.asked is not None and drawing.asked >= LEARNS and few
+    cheap = needed + drawing.drawn <= SHARE * run
+    if drawing.is_over() or not (asked or cheap):
+        return own, [], None, ["a twist"] if few else []
+    weighed = None
+    if few:
+        best = drawing.session.twisted_way(call.options, RATE_STRENGTH)
+        assert best is not None
+        weighed = drawing.draw(max(WEIGHED, drawing.asked or 0), best, weigh=True, model_share=RATE_SHARE)
+    if drawing.is_over():
+        return own, [], weighed, ["a twist"]
+    pilot = drawing.draw(max(TWISTED, drawing.asked or 0), options, weigh=True)
+    while drawing.asked is None and pilot.least < WIDEST and not tells_cost(pilot.attempts):
+        before = pilot.least
+        if not drawing.affords(prompts * before, run):
+            break
+        pilot = pilot.joined(drawing.draw(before, options, weigh=True, before=before))
+        if pilot.least == before:
+            break
+    return own, [(True, options, pilot)], weighed, []
+
+
+def _study(
+    drawing: Drawing,
+    call: _Call,
+    own: PilotAttempts,
+    others: Sequence[_Pilot],
+    weighed: PilotAttempts | None,
+    left_out: Sequence[str],
+) -> Study:
+    """Make the plan, and estimate the cost of each way."""
+    session, goal = drawing.session, call.goal
+    kind = "rejection" if not call.weighed else call.sampler or sampler_for(own.attempts, goal)
+    figures = session.card_figures([outcome.prompt for outcome in own.outcomes], call.options)
+    rates, basis = _rates(call, own, others, weighed)
+    its_own: Sequence[Estimate | None] = [None] * len(own.attempts)
+    if call.itself:
+        its_own = rates
+    elif figures is not None:
+        after, before = figures.acceptance_after, figures.acceptance_before
+        if kind == "rejection" and after is not None:
+            its_own, basis = [after.estimate] * len(own.attempts), ["the adapter's card"] * len(own.attempts)
+        if before is not None:
+            rates = [before.estimate] * len(own.attempts)
+    budgets = session.budgets(len(own.outcomes), call.options)
     plan = planned(
-        outcomes,
-        attempts,
-        texts=texts,
+        own.outcomes,
+        own.attempts,
+        texts=call.texts,
         budgets=budgets,
-        rows=options.get("batch_size") or session.batch_size,
+        rows=call.options.get("batch_size") or session.batch_size,
         kind=kind,
-        itself=not elsewhere,
-        weighed=weighed,
+        itself=call.itself,
+        weighed=call.weighed,
+        goal=goal,
+        rates=its_own,
     )
-    plan = dataclasses.replace(plan, chosen=named is None and kind != "rejection")
-    if not attempts or outcomes[0].report.acceptance is None:  # greedy search has only one text
-        return plan
-    ways = [alternative_of(outcomes, attempts, kind=kind, texts=texts)]
-    drawn, seconds = plan.spent
-    for weigh, rest in session.other_ways(options):
-        outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, on_attempt=on_attempt, **rest)
-        ways.append(
-            alternative_of(outcomes, attempts, kind=sampler_for(attempts) if weigh else "rejection", texts=texts)
-        )
-        of_way = spent(outcomes)
-        drawn, seconds = drawn + of_way[0], seconds + of_way[1]
-    hint = cheapest(ways, budgets)
-    return dataclasses.replace(plan, ways=tuple(ways), advice=hint or plan.advice, spent=(drawn, seconds))
+    words = [said if rate is not None else "" for said, rate in zip(basis, its_own, strict=True)]
+    forecasts = tuple(dataclasses.replace(one, basis=said) for one, said in zip(plan.forecasts, words, strict=True))
+    chosen = call.sampler is None and kind != "rejection"
+    spent = (drawing.drawn, drawing.seconds)
+    plan = dataclasses.replace(
+        plan, forecasts=forecasts, chosen=chosen, spent=spent, left_out=_why_not(drawing, left_out)
+    )
+    if not own.attempts or own.outcomes[0].report.acceptance is None:
+        return Study(plan, goal=goal)
+    ways = [_way(session, call, kind, call.options, own, its_own)]
+    for weigh, options, pilot in others:
+        of_way = sampler_for(pilot.attempts, goal) if weigh else "rejection"
+        ways.append(_way(session, call, of_way, options, pilot, None if weigh else rates))
+    hint, remark = cheapest([way.cost for way in ways], budgets)
+    unsure = "" if plan.advice.startswith("a larger pilot") else remark
+    plan = dataclasses.replace(plan, ways=tuple(way.cost for way in ways), advice=hint or plan.advice + unsure)
+    return Study(plan, ways, goal)
+
+
+def _way(
+    session: LocalSession | EndpointSession,
+    call: _Call,
+    kind: str,
+    options: Mapping[str, Any],
+    pilot: PilotAttempts,
+    rates: Sequence[Estimate | None] | None,
+) -> Way:
+    learned = session.learned_from(options)
+    cost = alternative_of(
+        pilot.outcomes,
+        pilot.attempts,
+        kind=kind,
+        texts=call.texts,
+        goal=call.goal,
+        rates=rates,
+        learning=(learned.attempts, learned.computed_tokens),
+    )
+    return Way(cost, options, pilot)
+
+
+def _rates(
+    call: _Call, own: PilotAttempts, others: Sequence[_Pilot], weighed: PilotAttempts | None
+) -> tuple[list[Estimate | None], list[str]]:
+    """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
+    itself = own if call.itself else next((pilot for weigh, _, pilot in others if not weigh), None)
+    sources = [("proposal", own)] if call.weighed else []
+    sources += [("mask or a twist", pilot) for weigh, _, pilot in others if weigh]
+    if weighed is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
+        sources = [("twist", weighed)]
+    rates: list[Estimate | None] = []
+    basis = []
+    for number in range(len(own.attempts)):
+        rate, words = None, ""
+        plain = [] if itself is None else itself.attempts[number]
+        if sum(attempt.satisfied for attempt in plain) < FEW:
+            for name, source in sources:
+                estimate, known = model_rate(plain, source.attempts[number])
+                drawn = counted(len(source.attempts[number]), "weighed attempt")
+                of_model = f"{counted(len(plain), 'attempt')} of the model" if plain else ""
+                if known:
+                    rate, words = estimate, f"{drawn} of a {name}{' and ' if of_model else ''}{of_model}"
+                    break
+                if rate is None and name == "twist" and estimate.low > 0 and not any(a.satisfied for a in plain):
+                    rate, words = estimate, f"{drawn} of a {name}, whose weights tell it only roughly, and {of_model}"
+        rates.append(rate)
+        basis.append(words)
+    return rates, basis
+
+
+def _why_not(drawing: Drawing, left_out: Sequence[str]) -> str:
+    """Say which ways were not tried, and why."""
+    if not left_out:
+        return ""
+    names = " and ".join(left_out)
+    if drawing.is_over():
+        return f"not tried, as the plan's time was over: {names}"
+    if drawing.asked is not None:
+        return f"not tried, as it takes {ATTEMPTS * ROUNDS} attempts to learn: {names}; pass pilot={LEARNS} or more"
+    return f"not tried, as that costs more than a tenth of the run: {names}; pass pilot={LEARNS} or more to try"

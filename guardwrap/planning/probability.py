@@ -16,7 +16,14 @@ MOST = 10_000_000
 """The largest budget that is suggested, in attempts."""
 
 
-def reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied: int | None = None) -> float:
+def reached(
+    texts: int,
+    attempts: float,
+    accepted: float,
+    pilot: float,
+    satisfied: int | None = None,
+    before: int = PILOT,
+) -> float:
     """Return the probability of at least ``texts`` texts in further attempts: beta-binomial, Jeffreys' prior.
 
     Parameters
@@ -26,10 +33,11 @@ def reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied:
     accepted
         Attempts of the pilot that give a text, or their expected number.
     pilot
-        The number of attempts of the pilot.
+        The number of attempts of the pilot, or the number that would tell as much.
     satisfied
-        For QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own pilot, which
-        ends after ``PILOT`` such attempts.
+        For QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own pilot.
+    before
+        The attempts that must satisfy the constraint before that pilot ends.
     """
     if attempts == math.inf:
         return 1.0
@@ -41,28 +49,30 @@ def reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied:
 
     if satisfied is None:
         return float(chance(texts, int(attempts), accepted))
-    ends = np.unique(np.linspace(PILOT, max(PILOT, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
-    ended = np.diff(chance(PILOT, ends, satisfied), prepend=0.0)
+    ends = np.unique(np.linspace(before, max(before, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
+    ended = np.diff(chance(before, ends, satisfied), prepend=0.0)
     return float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), accepted)))
 
 
-def enough_for(texts: int, accepted: float, pilot: int, satisfied: int | None = None) -> int | None:
+def enough_for(
+    texts: int, accepted: float, pilot: float, satisfied: int | None = None, before: int = PILOT
+) -> int | None:
     """Return the fewest attempts, to two digits, that give ``texts`` with probability 0.99; None if above ``MOST``.
 
     Parameters
     ----------
-    texts, accepted, pilot, satisfied
+    texts, accepted, pilot, satisfied, before
         The same as for ``reached``.
     """
     if not accepted:
         return None
     low, high = texts - 1, texts
-    while reached(texts, high, accepted, pilot, satisfied) < SURE:
+    while reached(texts, high, accepted, pilot, satisfied, before) < SURE:
         low, high = high, 2 * high
         if high > MOST:
             return None
     while high - low > max(1, high // 100):
         middle = (low + high) // 2
-        enough = reached(texts, middle, accepted, pilot, satisfied) >= SURE
+        enough = reached(texts, middle, accepted, pilot, satisfied, before) >= SURE
         low, high = (low, middle) if enough else (middle, high)
     return high

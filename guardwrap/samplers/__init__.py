@@ -1,5 +1,6 @@
 """Samplers, which decide which attempts are returned: pure functions, without torch and without I/O."""
 
+from guardwrap.samplers.auto import auto
 from guardwrap.samplers.collecting import collecting
 from guardwrap.samplers.imh import imh
 from guardwrap.samplers.protocol import Attempt, Sampler, from_row, to_row
@@ -10,6 +11,7 @@ from guardwrap.samplers.sampler_registry import sampler_named, sampler_names
 __all__ = [
     "Attempt",
     "Sampler",
+    "auto",
     "collecting",
     "from_row",
     "imh",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from guardwrap.metrics import (
 from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
-__all__ = ["NEAR", "PILOT", "qrs"]
+__all__ = ["NEAR", "PILOT", "pilot_length", "qrs"]
 
 NEAR = 0.05
 """Default target: a total variation distance to g that counts as near enough."""
@@ -137,26 +137,29 @@ def qrs(
         return after, attempt.draw if accepted else None
 
     target = NEAR if not goals else target_tvd
-    return Sampler("qrs", init, step, partial(_report, pilot=pilot, target=target), weighs=True)
+    return Sampler(
+        "qrs", init, step, partial(_report, pilot=0 if beta is not None else pilot, target=target), weighs=True
+    )
 
 
 def _suffices(state: _State, pilot: int | None) -> bool:
     """Return whether β can be set from a pilot, which has just grown by an attempt that satisfies the constraint."""
     if pilot is not None or state.satisfied >= PILOT:
         return state.satisfied >= (PILOT if pilot is None else pilot)
-    return state.satisfied in CHECKED and alike(Trace.values(state.seen))
+    return state.satisfied in CHECKED and state.satisfied >= pilot_length(Trace.values(state.seen))
 
 
-def alike(weights: list[float]) -> bool:
-    """Return whether the weights of a pilot are so much alike that few of them suffice to set β.
+def pilot_length(weights: Sequence[float]) -> int:
+    """Return how many attempts must satisfy the constraint in a pilot of the default length, as far as weights tell.
 
     Parameters
     ----------
     weights
-        Log-weights of the attempts in nats; minus infinity for those that do not satisfy the constraint.
+        Log-weights of some attempts in nats; minus infinity for those that do not satisfy the constraint.
     """
     passing = sum(weight > -math.inf for weight in weights)
-    return passing >= CHECKED[0] and effective_sample_size(weights).value >= ALIKE * passing
+    alike = passing > 1 and effective_sample_size(weights).value >= ALIKE * passing
+    return CHECKED[0] if alike else PILOT
 
 
 def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:

@@ -15,6 +15,7 @@ from guardwrap.documents.editor_schema import add_descriptions
 from guardwrap.documents.validation import Document, Invalid, validated
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import UnknownName, UsageError
+from guardwrap.samplers.auto import auto
 from guardwrap.samplers.imh import imh
 from guardwrap.samplers.protocol import Sampler
 from guardwrap.samplers.qrs import qrs
@@ -25,7 +26,12 @@ __all__ = ["read_sampler", "sampler_named", "sampler_names", "sampler_schema"]
 
 @cache
 def _samplers() -> dict[str, Sampler | Callable[..., Sampler]]:
-    samplers: dict[str, Sampler | Callable[..., Sampler]] = {"rejection": rejection, "qrs": qrs, "imh": imh}
+    samplers: dict[str, Sampler | Callable[..., Sampler]] = {
+        "rejection": rejection,
+        "qrs": qrs,
+        "imh": imh,
+        "auto": auto,
+    }
     for entry in entry_points(group="guardwrap.samplers"):
         sampler = entry.load()
         if entry.name in samplers or not (isinstance(sampler, Sampler) or inspect.isfunction(sampler)):

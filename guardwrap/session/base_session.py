@@ -136,9 +136,20 @@ class BaseSession(ABC):
         *,
         weigh: bool,
         on_attempt: Callable[[], None] | None = None,
+        max_seconds: float | None = None,
+        model_share: float | None = None,
         **options: Any,
     ) -> tuple[list[Outcome], list[list[Attempt]]]:
         """Draw a fixed number of attempts for each prompt.
+
+        Parameters
+        ----------
+        prompts, count, weigh, on_attempt, **options
+            As for ``GuardedGenerator.attempts``.
+        max_seconds
+            Seconds after which no attempt starts, and the most seconds that a twist learns; None for no limit.
+        model_share
+            The share of the model itself in each step of a twist; None for that of ``Twisted()``.
 
         Returns
         -------
@@ -148,7 +159,7 @@ class BaseSession(ABC):
             Per prompt, the judged attempts in launch order.
         """
         collector, attempts = collecting(weigh, on_attempt)
-        budget = Budget(max_attempts=require_whole("count", count, 1))
+        budget = Budget(max_attempts=require_whole("count", count, 1), max_seconds=max_seconds)
         if isinstance(each := options.get("constraint_each"), list | tuple):
             options["constraint_each"] = [
                 replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
@@ -156,7 +167,19 @@ class BaseSession(ABC):
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
+        if job.twists is not None and model_share is not None:
+            job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts
+
+    def sampler_of(self, options: Mapping[str, Any]) -> Sampler:
+        """Return the sampler of a call: its own, that of its constraint file, or the session's."""
+        if options.get("sampler") is not None:
+            return sampler_named(options["sampler"])
+        if options.get("constraints") is not None:
+            file = as_constraint_file(options["constraints"], allow_code=self._allow_code)
+            if file.sampler is not None:
+                return sampler_named(file.sampler, file.source)
+        return self.sampler
 
     def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
         """Return the budgets of a call's prompts, ``count`` of them."""
@@ -190,7 +213,7 @@ class BaseSession(ABC):
             constraint = fill(constraint, own["fields"])
         elif own.get("fields") is None and own.get("constraint_each") is None:
             require_filled(constraint)
-        seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
+        seed = self.next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         return RequestOptions(constraint, sampler, budget, seed)
 
     def _each(self, own: Mapping[str, Any], asked: RequestOptions) -> Iterable[RequestOptions] | None:
@@ -248,7 +271,8 @@ class BaseSession(ABC):
         """Return the most attempts that a call draws in parallel."""
         return self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
 
-    def _next_seed(self) -> int:
+    def next_seed(self) -> int:
+        """Return the seed of a call that gives none: the next one of this session."""
         call = next(self._calls)
         if self._seed is None:
             with library_lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,6 +30,7 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.job import Job, RequestOptions
+from guardwrap.session.twisting import Spent
 
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
 
@@ -188,6 +189,16 @@ class EndpointSession(BaseSession):
         """Yield alternatives to a call, as ``LocalSession.other_ways`` does: the model itself, without weights."""
         if self.draws_elsewhere(options):
             yield False, {**options, "proposal": False, "adapter": False}
+
+    def twisted_way(self, options: Mapping[str, Any], strength: float | None = None) -> None:
+        """Return None: a server does not let its clients weigh next tokens."""
+
+    def learned_from(self, options: Mapping[str, Any]) -> Spent:
+        """Return no cost: no twist is learned."""
+        return Spent()
+
+    def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Return None: the cards of adapters are on the server."""
 
     def job(self, options: Mapping[str, Any]) -> EndpointJob:
         """Read the options of a call; see ``BaseSession.job``."""

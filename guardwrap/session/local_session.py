@@ -31,13 +31,14 @@ from guardwrap.pipelines.proposal_draws import QUANTISED, ProposedCall, Weigher,
 from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
-from guardwrap.proposals import Masked, merge_proposals
+from guardwrap.proposals import Masked, Twisted, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
-from guardwrap.session.twisting import TwistedConstraint, Twists
+from guardwrap.session.twisting import Spent, TwistedConstraint, Twists
 
 if TYPE_CHECKING:
+    from guardwrap.adapters.card import Figures
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["LocalSession"]
@@ -180,8 +181,56 @@ class LocalSession(BaseSession):
             self.job({**masked, "seed": 0})
         except UsageError:  # e.g. the tokenizer rewrites text, or the model takes images
             return
-        if asked is None or not asked.only_masks(self.pipe):
+        if asked is None or not asked.only_masks(self.pipe) or asked.masked is None:
             yield True, masked
+
+    def twisted_way(self, options: Mapping[str, Any], strength: float | None = None) -> dict[str, Any] | None:
+        """Return the options of a call that draws from a twist of the model itself; None if no automaton follows it.
+
+        Parameters
+        ----------
+        options
+            Options as passed to the call.
+        strength
+            The power of ψ; None for that of ``Twisted()``.
+        """
+        proposal = Twisted() if strength is None else Twisted(strength=strength)
+        twisted = {**options, "proposal": proposal, "adapter": False}
+        try:
+            job = self.job({**twisted, "seed": 0})
+        except UsageError:
+            return None
+        digest = job.asked.constraint.digest
+        alike = job.each is None or all(each.constraint.digest == digest for each in job.each)
+        return twisted if alike else None
+
+    def learned_from(self, options: Mapping[str, Any]) -> Spent:
+        """Return the cost of the attempts that the twist of a call was learned from so far; 0 without a twist."""
+        twists = self.job({**options, "seed": 0}).twists
+        return Spent() if twists is None else twists.constraint.spent
+
+    def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Figures | None:
+        """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise.
+
+        They do if the card is for one prompt, which is that of the call, and the constraint, the model and the
+        generation settings are the card's.
+        """
+        own, rest = self._read(options)
+        proposal = self._proposal_in(own)
+        if proposal is None or proposal.adapter is None or proposal.adapter.card is None:
+            return None
+        card, asked = proposal.adapter.card, self._asked({**own, "seed": 0})
+        its_own = (each.constraint.digest for each in self._each(own, asked) or (asked,))
+        fits = (
+            proposal.masked is None
+            and proposal.twisted is None
+            and not proposal.adapter.other_base
+            and self._off_the_card(proposal, call_of(self.pipe, rest).forward) is None
+            and all(digest == card.constraint_digest for digest in its_own)
+            and card.prompts.count == 1
+            and all(card.prompts.has(prompt) for prompt in prompts)
+        )
+        return card.figures if fits else None
 
     def job(self, options: Mapping[str, Any]) -> Job:
         """Read the options of a call; see ``BaseSession.job``."""

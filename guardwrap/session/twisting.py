@@ -212,10 +212,13 @@ class Twists:
         The constraint with its values.
     strength
         The power of ψ.
+    model_share
+        The share of the model itself in each step; None for that of ``Twisted()``.
     """
 
     constraint: TwistedConstraint
     strength: float
+    model_share: float | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -224,12 +227,12 @@ class Twists:
 
     def twist(self, prompt: PreparedPrompt) -> Twist:
         """Return the twist of a prompt."""
-        most = prompt.law.most_new
+        most, share = prompt.law.most_new, model_share_for(self.constraint.states.automaton)
         return Twist(
             self.constraint.states,
             self.constraint.values_for(most),
             prompt.law.end_ids,
             most,
             strength=self.strength,
-            model_share=model_share_for(self.constraint.states.automaton),
+            model_share=share if self.model_share is None else min(self.model_share, share),
         )

@@ -50,7 +50,7 @@ proposals:
     [
         (CONFIG + "bets: [1]\n", "c.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?); known: model, "),
         (CONFIG + "betas: [1, 0]\n", "c.yaml:5: betas: each β must be a number above 0"),
-        (CONFIG + "sampler: qsr\n", "c.yaml:5: sampler: unknown sampler 'qsr' (did you mean 'qrs'?); known: imh, qrs"),
+        (CONFIG + "sampler: qsr\n", "c.yaml:5: sampler: unknown sampler 'qsr' (did you mean 'qrs'?); known: auto, "),
         (
             CONFIG + "sampler:\n  qrs:\n    target_tdv: 0.1\n",
             "c.yaml:7: sampler.qrs.target_tdv: unknown field 'target_tdv' (did you mean 'target_tvd'?); known: beta, ",

@@ -78,7 +78,15 @@ _Sampler = Annotated[
         help="Plan for this sampler: rejection or qrs; default: the one whose texts are close to g.",
     ),
 ]
-_Pilot = Annotated[int, typer.Option(min=2, help=f"Pilot attempts per prompt, for at most {_SHOWN} prompts.")]
+_Pilot = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help=f"Pilot attempts per prompt and way, for at most {_SHOWN} prompts; default: up to 64, while that costs at "
+        "most a tenth of the run. From 64 on, a twist is tried if few attempts pass.",
+    ),
+]
+_PlanSeconds = Annotated[float | None, typer.Option(help="Maximum seconds for the plan itself.")]
 _PilotSeed = Annotated[int | None, typer.Option(help="Random seed of the pilot.")]
 _AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -97,7 +105,8 @@ def plan(
     masked: Masked = False,
     twisted: Twisted = False,
     no_proposal: NoProposal = False,
-    pilot: _Pilot = 64,
+    pilot: _Pilot = None,
+    plan_seconds: _PlanSeconds = None,
     count: Count = 1,
     max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = None,
@@ -117,11 +126,13 @@ def plan(
 
     For each prompt, it shows the acceptance rate, the expected attempts, tokens and seconds, the probability that the
     budget suffices, and the part of the constraint that rejects most. It then recommends a sampler and a budget, and
-    shows the cost of drawing from the model itself, and of masking (generate --masked).
+    shows the cost of drawing from the model itself, of masking (generate --masked) and of a twist (--twisted).
     """
     constraint_file = read_constraints(constraints, allow_code=allow_code)
-    limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
-    budget = dataclasses.replace(constraint_file.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
+    budget_limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
+    budget = dataclasses.replace(
+        constraint_file.budget or Budget(), **known({**budget_limits, "max_seconds": max_seconds})
+    )
     source = prompt_source_of(prompts or [], file, jsonl)
     if not source.jsonl:
         require_filled(constraint_file.constraint)
@@ -146,11 +157,14 @@ def plan(
     wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
     options = known({**generation, "seed": seed, "sampler": named})
     guarded = load_generator(generator, constraint_file, **wrapper)
-    result = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
+    limits = {"pilot": pilot, "max_seconds": plan_seconds}
+    result = _plan(guarded, tried, chat=chat, **limits, num_return_sequences=count, **options)
     drawn_by = {"--proposal": proposal, "--adapter": adapter, "--masked": masked or None, "--twisted": twisted or None}
     advice = as_said(in_flags(result.advice), list(known(drawn_by)))
     if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
         advice = by_places(advice, [item.where for item in tried])
+        places = [dataclasses.replace(one, place=item.where) for one, item in zip(result.forecasts, tried, strict=True)]
+        result = dataclasses.replace(result, forecasts=tuple(places))
     result = dataclasses.replace(result, advice=advice)
     typer.echo(json.dumps(result.to_dict(), indent=1) if as_json else printable_text(in_flags(str(result))))
     if others and not as_json:

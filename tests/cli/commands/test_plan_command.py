@@ -44,7 +44,7 @@ def test_plan(model, has_a, tmp_path):
     assert "not tried" not in result.stdout
     (tmp_path / "prompts").write_text("ab\n" * 12)
     some = run("plan", "--file", tmp_path / "prompts", *args[3:])
-    assert some.stdout.count("3 texts for 'ab'") == 8
+    assert some.stdout.count(f"3 texts for {tmp_path / 'prompts'}:") == 8
     assert "4 other prompts were not tried; if they are like these, all prompts take " in some.stdout.splitlines()[-1]
     (tmp_path / "never.yaml").write_text(NEVER)
     never = run(*args[:4], tmp_path / "never.yaml", *args[5:])
@@ -88,7 +88,8 @@ def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
     args = ["plan", "--jsonl", lines, "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 20, "--seed", 1]
     told = run(*args).stdout
     prompts = [line.split(" for ")[1] for line in told.splitlines() if line.startswith("1 text for ")]
-    assert prompts == [*["'ab'"] * 6, "'cd'", "'ef'"]
+    places = [f"{lines}:{number}" for number in (1, 2, 3, 4, 5, 6, 21, 22)]
+    assert prompts == [f"{at}: {of}" for at, of in zip(places, [*["'ab'"] * 6, "'cd'", "'ef'"], strict=True)]
     assert f": {lines}:21 had no text in 20 attempts" in told
     assert told.splitlines()[-1] == "18 other prompts were not tried", "one kind has no accepted text"
     # Their cost is estimated from prompts of the same kind.
@@ -173,10 +174,10 @@ def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a)
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
     args += ["--masked", "--top-k", 0]
     told = run(*args).stdout
-    assert told.startswith(
-        "(planned for --sampler qrs: pass it to the run as well; otherwise texts are not distributed as g)\n"
+    assert told.splitlines()[1] == (
+        "(planned for --sampler qrs: pass it to the run as well; otherwise texts are not distributed as g)"
     )
-    assert "recommended: draw from the model itself without --masked, with --sampler rejection" in told
+    assert told.startswith("recommended: ")
     for named in (["--sampler", "qrs"], ["--sampler", "rejection"]):
         assert "planned for" not in run(*args, *named).stdout
     both = run("generate", "ab", "-c", has_a, "--model", model, "--masked", "--no-proposal")
@@ -208,5 +209,5 @@ def test_advice_names_options_of_the_command(advice, said):
 
 
 def test_its_pilot_is_that_of_python():
-    assert inspect.signature(command).parameters["pilot"].default == 64
-    assert inspect.signature(GuardedGenerator.plan).parameters["pilot"].default == 64
+    assert inspect.signature(command).parameters["pilot"].default is None
+    assert inspect.signature(GuardedGenerator.plan).parameters["pilot"].default is None

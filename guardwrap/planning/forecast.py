@@ -1,0 +1,170 @@
+"""Forecasts: the expected cost of one prompt, from the attempts of a pilot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from guardwrap.budget import Budget
+from guardwrap.formatting import upwards
+from guardwrap.metrics import acceptance_rate
+from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome
+from guardwrap.planning.alternatives import Goal, attempts_before, pilot_of, satisfied_in, tail_in, texts_of, worth_in
+from guardwrap.planning.probability import enough_for, reached
+from guardwrap.samplers import Attempt
+
+__all__ = ["Forecast", "forecast_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The expected cost of one prompt.
+
+    Parameters
+    ----------
+    prompt
+        The prompt as the user gave it.
+    texts
+        The number of texts requested.
+    pilot
+        The number of attempts of the pilot.
+    acceptance
+        Share of attempts that give a text, with its 95 % interval.
+    attempts, tokens, seconds
+        Expected cost of ``texts``, with the attempts that QRS draws before its first text. The intervals follow from
+        that of ``acceptance``, and are infinite if the pilot saw no acceptance. They are intervals of the mean: a
+        single run may take less or more. ``tokens`` counts drawn tokens. With several prompts, ``seconds`` is each
+        prompt's share of the batch.
+    suffices
+        Probability that the budget is enough, given the pilot: from the beta-binomial distribution of further
+        acceptances under Jeffreys' prior. For QRS, its own pilot is counted first. NaN if the pilot is worth less than
+        ten draws from g, because the acceptance rate of QRS often falls with more attempts, and if ``acceptance`` is
+        not known to within a factor of fifty.
+    rejections
+        For each part of the constraint, the number of attempts that it was the first to reject.
+    budget
+        Attempts that give all texts with probability 0.99; None if that takes too many.
+    before
+        The part of ``attempts`` that QRS draws before its first text: its own pilot.
+    allowed
+        The budget of the planned call.
+    more
+        Attempts of a larger pilot that would be enough to estimate the cost of QRS; 0 if this one is.
+    pareto_k
+        For QRS, the Pareto k of the weights of the pilot's attempts, see ``guardwrap.metrics.pareto_k``; None for other
+        samplers.
+    pareto_k_limit
+        The limit above which it shows that a distance to g has no known upper end.
+    basis
+        What ``acceptance`` was estimated from, in words, if not from the attempts of the pilot alone.
+    place
+        Where the prompt is in the input, such as ``prompts.jsonl:7``; empty if it is not from a file.
+    """
+
+    prompt: Any
+    texts: int
+    pilot: int
+    acceptance: Estimate
+    attempts: Estimate
+    tokens: Estimate
+    seconds: Estimate
+    suffices: float
+    rejections: Mapping[str, int]
+    budget: int | None
+    before: float = 0.0
+    allowed: Budget = field(default_factory=Budget)
+    more: int = 0
+    pareto_k: Estimate | None = None
+    pareto_k_limit: float | None = None
+    basis: str = ""
+    place: str = ""
+
+
+def forecast_of(
+    outcome: Outcome,
+    drawn: Sequence[Attempt],
+    *,
+    kind: str,
+    goal: Goal,
+    texts: int,
+    budget: Budget,
+    rate: Estimate | None,
+    seconds: float,
+    side_by_side: float,
+) -> Forecast:
+    """Estimate the cost of a prompt.
+
+    Parameters
+    ----------
+    outcome, drawn
+        The outcome of the pilot, and its attempts.
+    kind, goal
+        The sampler, the distance to g, and the pilot of QRS.
+    texts
+        The number of texts in the planned call.
+    budget
+        The budget of the planned call.
+    rate
+        A better estimate of the share of attempts that give a text than the pilot's own; None for none.
+    seconds
+        Seconds per attempt when many are drawn in parallel.
+    side_by_side
+        Attempts per prompt that are drawn in the time of one.
+    """
+    usage = outcome.report.usage
+    pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
+    computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
+    accepted, satisfied, worth = texts_of(drawn, kind, goal), satisfied_in(drawn, kind), worth_in(drawn, kind)
+    counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
+    share = rate or (counted._replace(value=accepted / pilot) if pilot else counted)
+    first = pilot_of(drawn, goal)
+    before = attempts_before(satisfied, pilot, first)
+    attempts = Estimate(*(before + texts / end if end else math.inf for end in (share.value, share.high, share.low)))
+    more = 0 if worth is None or worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
+    allowed = min(
+        math.inf if budget.max_attempts is None else budget.max_attempts,
+        math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
+        math.inf if budget.max_computed_tokens is None else budget.max_computed_tokens / max(computed, 1e-9),
+        math.inf if budget.max_seconds is None else budget.max_seconds / max(seconds, 1e-9),
+        math.inf if budget.deadline is None else budget.deadline / max(seconds, 1e-9),
+    )
+    tail = tail_in(drawn, kind)
+    # A rate from weights is as certain as one from this many attempts, of which so many give a text.
+    seen = (accepted, float(pilot)) if rate is None else _as_counts(rate)
+    unknown = bool(more) or seen is None
+    return Forecast(
+        prompt=outcome.prompt,
+        texts=texts,
+        pilot=pilot,
+        acceptance=share,
+        attempts=attempts,
+        tokens=Estimate(*(length * count for count in attempts)),
+        seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
+        suffices=math.nan if unknown or seen is None else reached(texts, allowed, *seen, satisfied, first),
+        rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
+        budget=None if unknown or seen is None else enough_for(texts, *seen, satisfied, first),
+        before=before,
+        allowed=budget,
+        more=more,
+        pareto_k=tail and tail[0],
+        pareto_k_limit=tail and tail[1],
+    )
+
+
+def _rounds(attempts: float) -> float:
+    """Return how many rounds a text takes with so many attempts: rounds double (1, 2, 4, ...) while all fail."""
+    return math.log2(1 + attempts)
+
+
+def _as_counts(rate: Estimate) -> tuple[float, float] | None:
+    """Return the accepted attempts, and all attempts, after which a rate has as wide an interval as this one.
+
+    None if it is so wide that no attempt would have to be accepted.
+    """
+    if not rate.low > 0:
+        return None
+    # The logarithm of a rate from k accepted attempts has a standard error of 1 / √k.
+    accepted = (2 * 1.96 / math.log(rate.high / rate.low)) ** 2 if rate.high > rate.low else 1e6
+    return None if accepted < 1 else (accepted, accepted / rate.value)
