@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from guardwrap.metrics.tails import too_heavy
 from guardwrap.outcomes import FEW, Estimate, Outcome
 from guardwrap.planning.model_rate import weights_of
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.samplers.qrs import NEAR, pilot_length
+from guardwrap.samplers.qrs import NEAR, pilot_lengths
 
 __all__ = [
     "ENOUGH",
@@ -35,7 +35,7 @@ __all__ = [
     "attempts_before",
     "cheapest",
     "goal_of",
-    "pilot_of",
+    "pilots_of",
     "sampler_for",
     "satisfied_in",
     "tail_in",
@@ -201,7 +201,7 @@ def _cost(
     before = Estimate(0.0, 0.0, 0.0)
     if kind == "qrs":
         passing = acceptance_rate(sum(attempt.satisfied for attempt in drawn), len(drawn), stopped_on_acceptance=False)
-        first = pilot_of(drawn, goal)
+        first = _mean(pilots_of(drawn, goal))
         before = _over(first, passing) if first else before
     attempts = Estimate(*map(sum, zip(before, _over(texts, share), strict=True)))
     finite = before.value if math.isfinite(before.value) else 0.0
@@ -314,11 +314,15 @@ def tail_in(drawn: Sequence[Attempt], kind: str) -> tuple[Estimate, float] | Non
     return (pareto_k(weights), pareto_k_limit(passing)) if kind == "qrs" and passing else None
 
 
-def pilot_of(drawn: Sequence[Attempt], goal: Goal) -> int:
-    """Return how many attempts must satisfy the constraint before QRS draws its first text."""
-    return pilot_length(weights_of(drawn)) if goal.pilot is None else goal.pilot
+def pilots_of(drawn: Sequence[Attempt], goal: Goal) -> dict[int, float]:
+    """Return how many attempts must satisfy the constraint before QRS draws its first text, with probabilities."""
+    return pilot_lengths(weights_of(drawn)) if goal.pilot is None else {goal.pilot: 1.0}
 
 
-def attempts_before(satisfied: int | None, attempts: int, pilot: int) -> float:
-    """Return how many attempts QRS draws before its first text, which are its own pilot."""
-    return pilot * attempts / satisfied if satisfied else 0.0
+def attempts_before(satisfied: int | None, attempts: int, pilots: Mapping[int, float]) -> float:
+    """Return how many attempts QRS draws before its first text, which are its own pilot, on average."""
+    return _mean(pilots) * attempts / satisfied if satisfied else 0.0
+
+
+def _mean(pilots: Mapping[int, float]) -> float:
+    return sum(length * share for length, share in pilots.items())

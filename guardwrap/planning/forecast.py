@@ -11,7 +11,7 @@ from guardwrap.budget import Budget
 from guardwrap.formatting import upwards
 from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome
-from guardwrap.planning.alternatives import Goal, attempts_before, pilot_of, satisfied_in, tail_in, texts_of, worth_in
+from guardwrap.planning.alternatives import Goal, attempts_before, pilots_of, satisfied_in, tail_in, texts_of, worth_in
 from guardwrap.planning.probability import enough_for, reached
 from guardwrap.samplers import Attempt
 
@@ -119,8 +119,8 @@ def forecast_of(
     accepted, satisfied, worth = texts_of(drawn, kind, goal), satisfied_in(drawn, kind), worth_in(drawn, kind)
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=accepted / pilot) if pilot else counted)
-    first = pilot_of(drawn, goal)
-    before = attempts_before(satisfied, pilot, first)
+    pilots = pilots_of(drawn, goal)
+    before = attempts_before(satisfied, pilot, pilots)
     attempts = Estimate(*(before + texts / end if end else math.inf for end in (share.value, share.high, share.low)))
     more = 0 if worth is None or worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
     allowed = min(
@@ -142,9 +142,9 @@ def forecast_of(
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
         seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
-        suffices=math.nan if unknown or seen is None else reached(texts, allowed, *seen, satisfied, first),
+        suffices=math.nan if unknown or seen is None else reached(texts, allowed, *seen, satisfied, pilots),
         rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
-        budget=None if unknown or seen is None else enough_for(texts, *seen, satisfied, first),
+        budget=None if unknown or seen is None else enough_for(texts, *seen, satisfied, pilots),
         before=before,
         allowed=budget,
         more=more,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
-
-from guardwrap.samplers.qrs import PILOT
 
 __all__ = ["MOST", "SURE", "enough_for", "reached"]
 
@@ -22,7 +21,7 @@ def reached(
     accepted: float,
     pilot: float,
     satisfied: int | None = None,
-    before: int = PILOT,
+    before: Mapping[int, float] | None = None,
 ) -> float:
     """Return the probability of at least ``texts`` texts in further attempts: beta-binomial, Jeffreys' prior.
 
@@ -37,7 +36,8 @@ def reached(
     satisfied
         For QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own pilot.
     before
-        The attempts that must satisfy the constraint before that pilot ends.
+        The numbers of attempts that must satisfy the constraint before that pilot ends, each with its probability; None
+        without QRS.
     """
     if attempts == math.inf:
         return 1.0
@@ -47,15 +47,22 @@ def reached(
     def chance(count: int, attempts: Any, seen: float) -> Any:
         return betabinom.sf(count - 1, attempts, seen + 0.5, pilot - seen + 0.5)
 
-    if satisfied is None:
+    if satisfied is None or before is None:
         return float(chance(texts, int(attempts), accepted))
-    ends = np.unique(np.linspace(before, max(before, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
-    ended = np.diff(chance(before, ends, satisfied), prepend=0.0)
-    return float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), accepted)))
+    total = 0.0
+    for length, share in before.items():
+        ends = np.unique(np.linspace(length, max(length, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
+        ended = np.diff(chance(length, ends, satisfied), prepend=0.0)
+        total += share * float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), accepted)))
+    return total
 
 
 def enough_for(
-    texts: int, accepted: float, pilot: float, satisfied: int | None = None, before: int = PILOT
+    texts: int,
+    accepted: float,
+    pilot: float,
+    satisfied: int | None = None,
+    before: Mapping[int, float] | None = None,
 ) -> int | None:
     """Return the fewest attempts, to two digits, that give ``texts`` with probability 0.99; None if above ``MOST``.
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from guardwrap.errors import UsageError, strict_arguments
 from guardwrap.metrics import (
     effective_sample_size,
@@ -22,7 +24,7 @@ from guardwrap.metrics import (
 from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
-__all__ = ["NEAR", "PILOT", "pilot_length", "qrs"]
+__all__ = ["NEAR", "PILOT", "pilot_lengths", "qrs"]
 
 NEAR = 0.05
 """Default target: a total variation distance to g that counts as near enough."""
@@ -146,20 +148,32 @@ def _suffices(state: _State, pilot: int | None) -> bool:
     """Return whether β can be set from a pilot, which has just grown by an attempt that satisfies the constraint."""
     if pilot is not None or state.satisfied >= PILOT:
         return state.satisfied >= (PILOT if pilot is None else pilot)
-    return state.satisfied in CHECKED and state.satisfied >= pilot_length(Trace.values(state.seen))
+    if state.satisfied not in CHECKED:
+        return False
+    weights = Trace.values(state.seen)
+    passing = sum(weight > -math.inf for weight in weights)
+    return passing >= CHECKED[0] and effective_sample_size(weights).value >= ALIKE * passing
 
 
-def pilot_length(weights: Sequence[float]) -> int:
-    """Return how many attempts must satisfy the constraint in a pilot of the default length, as far as weights tell.
+def pilot_lengths(weights: Sequence[float]) -> dict[int, float]:
+    """Return the probability of each number of attempts that must satisfy the constraint in a default pilot.
 
     Parameters
     ----------
     weights
-        Log-weights of some attempts in nats; minus infinity for those that do not satisfy the constraint.
+        Log-weights of some attempts in nats; minus infinity for those that do not satisfy the constraint. Pilots draw
+        their weights from these, with replacement.
     """
-    passing = sum(weight > -math.inf for weight in weights)
-    alike = passing > 1 and effective_sample_size(weights).value >= ALIKE * passing
-    return CHECKED[0] if alike else PILOT
+    passing = np.array([weight for weight in weights if weight > -math.inf])
+    if len(passing) < 2:
+        return {PILOT: 1.0}
+    drawn = np.random.default_rng(0).choice(np.exp(passing - passing.max()), (200, CHECKED[-1]))
+    sums, squares = drawn.cumsum(axis=1), (drawn**2).cumsum(axis=1)
+    places = np.array(CHECKED) - 1
+    suffices = sums[:, places] ** 2 / squares[:, places] >= ALIKE * np.array(CHECKED)
+    lengths = np.where(suffices.any(axis=1), np.array(CHECKED)[suffices.argmax(axis=1)], PILOT)
+    length, count = np.unique(lengths, return_counts=True)
+    return dict(zip(length.tolist(), (count / len(lengths)).tolist(), strict=True))
 
 
 def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:

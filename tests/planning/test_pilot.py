@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
+from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex, qrs
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
@@ -224,7 +224,7 @@ def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
     """Both numbers of attempts are random; the test draws them from their distributions given the pilot."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
-    asked = {"pilot": 200, "seed": 0, "sampler": "qrs", "num_return_sequences": 60, **small.settings}
+    asked = {"pilot": 200, "seed": 0, "sampler": qrs(pilot=100), "num_return_sequences": 60, **small.settings}
     (forecast,) = guarded.plan(small.prompt, **asked).forecasts
     chance = np.random.default_rng(0)
 
