@@ -317,8 +317,8 @@ def test_samplers_of_a_plugin_with_options(tmp_path: Path) -> None:
         "UsageError sampler.every: number must be at least 1",
         "UsageError sampler.every.which: 'lats' is not one of first, last (did you mean 'last'?)",
         "UsageError sampler.other: this sampler does not accept options; give 'other' alone",
-        "UnknownName unknown sampler 'evry' (did you mean 'every'?); known: every, imh, none, other, qrs, rejection, "
-        "unreadable",
+        "UnknownName unknown sampler 'evry' (did you mean 'every'?); known: auto, every, imh, none, other, qrs, "
+        "rejection, unreadable",
         "UsageError the plug-in sampler 'none' returns str; its function must return a Sampler",
         "UsageError the sampler 'unreadable' has an option that YAML cannot give: name 'Nowhere' is not defined",
     ]
