@@ -14,6 +14,7 @@ import knowable
 import masks
 import matrix
 import numpy as np
+import plan_forecasts
 import pytest
 import schema_suite
 import structured
@@ -22,9 +23,10 @@ import torch
 import yaml
 from transformers.utils import logging
 
+from guardwrap import Keyword
 from guardwrap.constraints.json.scalars import NumberRange
 from guardwrap.outcomes import estimate_of
-from guardwrap.testing import llama_world
+from guardwrap.testing import llama_world, table_world
 from tests.test_paper import classifier
 
 Run = Callable[..., dict[str, Any]]
@@ -371,3 +373,16 @@ def test_distances_in_worlds_of_weights() -> None:
     rejection = float(np.abs(gold / gold.sum() - world.guarded).sum() / 2)
     assert world.tvd(-math.inf) == pytest.approx(rejection) == pytest.approx(world.tvd(-50.0))
     assert rejection > 0.29
+
+
+def test_plans_are_compared_with_exact_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = table_world(2, letters="abc", max_new_tokens=4)
+    rule = Keyword("ab", whole_words=False)
+    law = world.law()
+    exact = sum(law[ids] for ids in world.gold(rule))
+    assert plan_forecasts.rate_in(world, rule) == pytest.approx(exact)
+    lines = [
+        json.loads(line) for line in Path("benchmarks/results/plan-forecasts.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert sum(line["covered"] for line in lines) >= 0.9 * len(lines) == 54
+    assert "60 forecasts: 59 intervals contain Z" in plan_forecasts.summary(lines)

@@ -7,11 +7,12 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
+from guardwrap import Masked, Regex
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.environment.package_data import content
 from guardwrap.testing import World
-from tests.fixtures_adapters import card_of, guarded_of, trained, world_of
+from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of
 
 KNOWN = "KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts"
 NONE, PERHAPS = ", of which this is none", ", of which this is perhaps none"
@@ -90,6 +91,28 @@ def test_other_prompts_are_said(folder: Path) -> None:
     assert f"({KNOWN}{NONE})" in outcomes[1].report.drawn_from
     (both,) = guarded.run(f"{world.prompt}b", **{**world.settings, "temperature": 1.0})
     assert f"({KNOWN}{NONE}{OTHER})" in both.report.drawn_from
+
+
+def test_a_plan_may_use_the_figures_of_a_card_only_for_its_prompt_and_settings(tmp_path: Path) -> None:
+    world = world_of()
+    folder = folder_of(world, tmp_path / "small")
+    guarded = guarded_of(world, folder)
+    assert guarded.adapter is not None
+    assert guarded.adapter.card is not None
+    figures = guarded.session.card_figures
+    assert figures([world.prompt], world.settings) == guarded.adapter.card.figures
+    for other in ([f"{world.prompt}b"], [world.prompt, "b"]):
+        assert figures(other, world.settings) is None
+    for more in (
+        {"temperature": 0.5},
+        {"adapter": False},
+        {"proposal": Masked()},
+        {"constraints": CONSTRAINT & Regex("a")},
+    ):
+        assert figures([world.prompt], {**world.settings, **more}) is None
+    assert figures([world.prompt], {**world.settings, "constraint_each": [Regex("a")]}) is None
+    several = folder_of(world, tmp_path / "several", prompts=CardPrompts.of([world.prompt, "b"]))
+    assert guarded_of(world, several).session.card_figures([world.prompt], world.settings) is None
 
 
 def test_of_many_prompts_a_card_spells_a_few(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from guardwrap.adapters.card import Figure, Figures
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw, Estimate
 from guardwrap.planning.alternatives import Goal, goal_of
-from guardwrap.planning.drawing import PilotAttempts, expected_attempts, later_seed
+from guardwrap.planning.drawing import Drawing, PilotAttempts, expected_attempts, later_seed
 from guardwrap.planning.model_rate import MARKOV, model_rate
 from guardwrap.samplers import Attempt, rejection
 from guardwrap.session.local_session import LocalSession
@@ -198,3 +198,14 @@ def test_the_figures_of_a_card_that_fits_are_used(monkeypatch: pytest.MonkeyPatc
     itself = next(way for way in plan.ways if way.source == "the model itself")
     assert itself.acceptance == 0.001
     assert itself.tokens.value > without.ways[1].tokens.value
+
+
+def test_a_later_stage_draws_new_attempts() -> None:
+    world = world_of(1, 1.0)
+    drawing = Drawing(guarded_of(world).session, world.prompt, seed=3, asked=None)
+    first = drawing.draw(8, world.settings, weigh=False)
+    both = drawing.further(first, world.settings, weigh=False, texts=1)
+    texts = [attempt.draw.token_ids for attempt in both.attempts[0]]
+    assert (both.least, drawing.drawn) == (16, both.outcomes[0].report.usage.attempts)
+    assert texts[:8] == [attempt.draw.token_ids for attempt in first.attempts[0]]
+    assert texts[8:] != texts[:8]
