@@ -27,7 +27,7 @@ from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
-from guardwrap.session.job import Job
+from guardwrap.session.job import LEARNER, Job
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
 
@@ -310,7 +310,19 @@ class GuardedGenerator(PipelineLike):
         inputs = self._session.call_class.read_prompts(prompts)
         if inputs.lazy:
             raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-        given, job = await asyncio.to_thread(self._job, inputs.prompts, options)
+        chooses = self._session.sampler_of(options).name == "auto"
+
+        def read() -> tuple[Any, Job]:
+            if not chooses or on_busy is None:
+                return self._job(inputs.prompts, options)
+            on_busy(True)
+            try:
+                return self._job(inputs.prompts, options)
+            finally:
+                on_busy(False)
+
+        # A plan draws attempts, and other calls must not wait for the thread that it does so in.
+        given, job = await asyncio.get_running_loop().run_in_executor(LEARNER if chooses else None, read)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
         async with aclosing(job.aserved(await job.arequests(given))) as served:
             async for prompt, constraint, outcome in served:

@@ -74,11 +74,13 @@ def with_choice(
             some[name] = each[:several]
     if not first:
         return prompts, {**options, "sampler": rejection}, ()
+    budgets = session.budgets(len(first), {**some, "seed": 0})
+    # A plan takes at most as long as the call itself may.
+    most = min((of for budget in budgets for of in (budget.max_seconds, budget.deadline) if of), default=None)
     drawn = 0
     for pilot in (None, MOST):  # the cheap plan first, which is enough if most texts pass
-        study = studied(session, first, pilot, {**some, "seed": later_seed(seed, f"auto {pilot}")})
+        study = studied(session, first, pilot, {**some, "seed": later_seed(seed, f"auto {pilot}")}, most)
         drawn += study.plan.spent[0]
-        budgets = session.budgets(len(first), {**some, "seed": 0})
         way, why = _best(study, budgets, drawn)
         if way is not None:
             sampler = rejection if way.cost.sampler == "rejection" else qrs(target_tvd=study.goal.tvd)

@@ -138,10 +138,8 @@ def qrs(
         )
         return after, attempt.draw if accepted else None
 
-    target = NEAR if not goals else target_tvd
-    return Sampler(
-        "qrs", init, step, partial(_report, pilot=0 if beta is not None else pilot, target=target), weighs=True
-    )
+    target, length = NEAR if not goals else target_tvd, pilot if beta is None else 0
+    return Sampler("qrs", init, step, partial(_report, pilot=length, target=target), weighs=True)
 
 
 def _suffices(state: _State, pilot: int | None) -> bool:

@@ -250,6 +250,8 @@ def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, A
             proposal = validated(proposal, _a_proposal())
         except (Invalid, GuardwrapError) as error:
             raise in_field("guardwrap.proposal", error) from None
+        if isinstance(proposal, Twisted) and proposal.learned is not None:
+            raise bad("guardwrap.proposal.twisted.learned", "a request cannot name a file of the server; leave it out")
     if adapter is not None and adapter is not False:
         if not isinstance(adapter, str) or adapter not in policy.adapters:
             raise bad("guardwrap.adapter", _no_name(adapter, "adapter", policy.adapters))

@@ -33,10 +33,10 @@ from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
 
-__all__ = ["Job", "RequestOptions", "backend_for"]
+__all__ = ["LEARNER", "Job", "RequestOptions", "backend_for"]
 
-_LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
-"""Learns twists for calls in event loops, one at a time: callers that learn nothing wait neither for it nor long."""
+LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
+"""Learns twists and makes plans for calls in event loops, one at a time: other callers do not wait for it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Job:
                 if self.on_busy is not None:
                     self.on_busy(False)
 
-        return await asyncio.get_running_loop().run_in_executor(_LEARNER, learn)
+        return await asyncio.get_running_loop().run_in_executor(LEARNER, learn)
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""

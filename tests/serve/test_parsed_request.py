@@ -325,6 +325,11 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guardwrap": {"proposal": "/models/other"}}, "guardwrap.proposal", "no proposal"),
         ({"guardwrap": {"proposal": {"prompt": "no place"}}}, "guardwrap.proposal.prompt", "{prompt}"),
         ({"guardwrap": {"proposal": {"model": "gpt2"}}}, "guardwrap.proposal.model", "unknown field"),
+        (
+            {"guardwrap": {"proposal": {"twisted": {"learned": "/etc/hosts"}}}},
+            "guardwrap.proposal.twisted.learned",
+            "a request cannot name a file of the server",
+        ),
         ({"guardwrap": {"adapter": "/etc"}}, "guardwrap.adapter", "known: dragon"),
         ({"guardwrap": {"adapter": {"source": "/etc"}}}, "guardwrap.adapter", "no adapter"),
         ({"guardwrap": {"adapter": "dragon", "proposal": "careful"}}, "guardwrap", "not both"),
