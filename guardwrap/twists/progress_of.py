@@ -9,16 +9,19 @@ import numpy as np
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.count_limits import is_between
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.word_patterns import has_spellings, is_spaced
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.split import Split
 from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
+from guardwrap.twists.json_progress import json_progress
 from guardwrap.twists.kind_patterns import TextPattern, counted_program, patterns_of, sentence_program
 from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
 from guardwrap.twists.pattern_progress import CountedMatch, count_progress, match_progress
@@ -160,3 +163,14 @@ def _negated(automaton: Automaton) -> Automaton:
 def _(constraint: Split) -> Automaton | None:
     whole = constraint.on == "completion" and constraint.each is None and not constraint.different
     return minimized(build(split_progress(constraint))) if whole else None
+
+
+@_automaton.register
+def _(constraint: JSONSchema) -> Automaton | None:
+    whole = constraint.on == "completion" and constraint.where == "text"
+    return minimized(build(json_progress(constraint))) if whole else None
+
+
+@_automaton.register
+def _(constraint: Parses) -> Automaton | None:
+    return _automaton(JSONSchema(True, on=constraint.on)) if constraint.language == "json" else None
