@@ -23,7 +23,17 @@ from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_ite
 from guardwrap.documents.time_limits import check_deadline, matches, within
 from guardwrap.errors import ConstraintError, quoted
 
-__all__ = ["Extent", "Occurrences", "character_kinds", "compile_pattern", "extent", "filtered_warnings", "occurrences"]
+__all__ = [
+    "Extent",
+    "Occurrences",
+    "character_kinds",
+    "compile_pattern",
+    "extent",
+    "filtered_warnings",
+    "occurrences",
+    "parse_pattern",
+    "set_source",
+]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
@@ -162,7 +172,7 @@ class Extent(NamedTuple):
 
 def extent(pattern: str, flags: Sequence[str]) -> Extent:
     """Return what is known about the matches of an expression with these flags (names, such as ``"ignorecase"``)."""
-    parsed = _parse(pattern, flags)
+    parsed = parse_pattern(pattern, flags)
     if parsed is None:
         return Extent()
     width = int(parsed.getwidth()[1])
@@ -230,8 +240,22 @@ def _last_words(parsed: Any) -> int:
     return int(code is op.AT and argument in _ENDS)
 
 
-def _parse(pattern: str, flags: Sequence[str]) -> Any:
-    if _FOREIGN.search(pattern):
+def parse_pattern(pattern: str, flags: Sequence[str], *, as_re: bool = False) -> Any:
+    """Return the operations of an expression, as the standard library's parser gives them.
+
+    Parameters
+    ----------
+    pattern, flags
+        The expression, and the names of its flags, such as ``"ignorecase"``.
+    as_re
+        Whether ``[[``, ``--`` and the like are known to be meant as ``re`` reads them.
+
+    Returns
+    -------
+    re._parser.SubPattern or None
+        None if it is invalid, or ``regex`` may read it differently.
+    """
+    if _FOREIGN.search(pattern) and not as_re:
         return None
     bits = 0
     for flag in flags:
@@ -332,10 +356,10 @@ def character_kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str
 @lru_cache(64)
 def _sets(pattern: str, flags: tuple[str, ...]) -> list[Any] | None:
     """Compile each set of characters in an expression; a single character counts as a set."""
-    parsed = _parse(pattern, flags)
+    parsed = parse_pattern(pattern, flags)
     if parsed is None:
         return None
-    sources = {(_source(code, argument), active) for code, argument, active in _flatten(parsed, parsed.state.flags)}
+    sources = {(set_source(code, argument), active) for code, argument, active in _flatten(parsed, parsed.state.flags)}
     if len(sources) > _MOST_SETS:
         return None
     names = ("IGNORECASE", "ASCII", "DOTALL")
@@ -347,7 +371,7 @@ def _sets(pattern: str, flags: tuple[str, ...]) -> list[Any] | None:
     ]
 
 
-def _source(code: Any, argument: Any) -> str:
+def set_source(code: Any, argument: Any) -> str:
     """Return an operation that consumes one character as an expression."""
     if code is op.ANY:
         return "."

@@ -54,7 +54,7 @@ CLEARLY = 0.8
 class Goal(NamedTuple):
     """The distance to g (TVD) that ways are compared at, and the passing attempts that QRS draws before its texts.
 
-    ``pilot`` is None for as many as the weights require, and 0 if β is set.
+    ``pilot`` is None if their number depends on the weights, and 0 if β is set.
     """
 
     tvd: float = NEAR

@@ -36,8 +36,8 @@ MOST_VALUES = 4_000_000
 
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
 _NONE = (
-    "Twisted() follows keywords, lengths, Finished(), and their combinations by &, | and ~, with up to {} states; "
-    "{} is none of these, so use Masked()"
+    "Twisted() follows keywords, lengths, Finished(), regular expressions, counts, closed JSON schemas, and their "
+    "combinations by &, | and ~, with up to {} states; {} is none of these, so use Masked()"
 )
 
 _TOO_LONG = (

@@ -9,11 +9,23 @@ import numpy as np
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.kinds.count import Count
+from guardwrap.constraints.kinds.count_limits import is_between
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length
+from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.word_patterns import has_spellings, is_spaced
+from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.parses import Parses
+from guardwrap.constraints.layout.edges import Edges
+from guardwrap.constraints.layout.split import Split
 from guardwrap.documents.time_limits import TimeLimit, time_limit
-from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, product
+from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
+from guardwrap.twists.json_progress import json_progress
+from guardwrap.twists.kind_patterns import TextPattern, counted_program, patterns_of, sentence_program
+from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
+from guardwrap.twists.pattern_progress import CountedMatch, count_progress, match_progress
+from guardwrap.twists.split_progress import split_progress
 from guardwrap.twists.word_progress import word_progress
 
 __all__ = ["automaton_of"]
@@ -29,8 +41,15 @@ def automaton_of(constraint: Constraint) -> Automaton | None:
     """
     try:
         with time_limit(BUILD_SECONDS):
-            return _automaton(constraint)
-    except (TooManyStates, TimeLimit):
+            return _known(constraint)
+    except (TooManyStates, TimeLimit, RecursionError):
+        return None
+
+
+def _known(constraint: Constraint) -> Automaton | None:
+    try:
+        return _automaton(constraint)
+    except Unsupported:
         return None
 
 
@@ -42,21 +61,21 @@ def _automaton(constraint: Constraint) -> Automaton | None:
 @_automaton.register
 def _(constraint: All) -> Automaton | None:
     # What cannot be followed is left to rejection.
-    parts = [part for each in constraint.of if (part := _automaton(each)) is not None]
+    parts = [part for each in constraint.of if (part := _known(each)) is not None]
     return product(parts, np.logical_and) if parts else None
 
 
 @_automaton.register
 def _(constraint: AnyOf) -> Automaton | None:
-    parts = [_automaton(each) for each in constraint.of]
+    parts = [_known(each) for each in constraint.of]
     known = [part for part in parts if part is not None]
     return product(known, np.logical_or) if len(known) == len(parts) else None
 
 
 @_automaton.register
 def _(constraint: Not) -> Automaton | None:
-    part = _automaton(constraint.of)
-    return None if part is None else Automaton(part.table, part.kind_of, ~part.ended, ~part.cut)
+    part = _known(constraint.of)
+    return None if part is None else _negated(part)
 
 
 @_automaton.register
@@ -66,6 +85,8 @@ def _(constraint: Finished) -> Automaton:
 
 @_automaton.register
 def _(constraint: Length) -> Automaton | None:
+    if constraint.on == "completion" and constraint.unit == "sentences":
+        return _counting(sentence_program(), CountedMatch(), constraint)
     if constraint.on != "completion" or constraint.unit not in ("characters", "words", "lines"):
         return None
     most = (constraint.min or 0) if constraint.max is None else constraint.max + 1
@@ -102,3 +123,54 @@ def _(constraint: Keyword) -> Automaton | None:
     if any(map(has_spellings, constraint.folded_words)):  # the automaton reads one
         return None
     return build(word_progress(constraint))
+
+
+@_automaton.register
+def _(constraint: Count) -> Automaton | None:
+    return _counting(*counted_program(constraint), constraint) if constraint.on == "completion" else None
+
+
+def _counting(program: Program, item: CountedMatch, limits: Count | Length) -> Automaton:
+    """Return the automaton of a number of matches between two limits."""
+    least, most = int(limits.min or 0), None if limits.max is None else int(limits.max)
+
+    def within(count: int) -> bool:
+        return is_between(count, least, most)
+
+    return minimized(build(count_progress(program, least if most is None else most + 1, within, item)))
+
+
+@_automaton.register(Regex)
+@_automaton.register(OneOf)
+@_automaton.register(Edges)
+@_automaton.register(Case)
+def _(constraint: Regex | OneOf | Edges | Case) -> Automaton | None:
+    parts = [_matching(pattern) for pattern in patterns_of(constraint)] if constraint.on == "completion" else []
+    return minimized(product(parts, np.logical_and)) if parts else None
+
+
+def _matching(pattern: TextPattern) -> Automaton:
+    program = program_of(pattern.source, pattern.flags, own=pattern.own)
+    automaton = build(match_progress(program, whole=pattern.whole))
+    return _negated(automaton) if pattern.absent else automaton
+
+
+def _negated(automaton: Automaton) -> Automaton:
+    return Automaton(automaton.table, automaton.kind_of, ~automaton.ended, ~automaton.cut)
+
+
+@_automaton.register
+def _(constraint: Split) -> Automaton | None:
+    whole = constraint.on == "completion" and constraint.each is None and not constraint.different
+    return minimized(build(split_progress(constraint))) if whole else None
+
+
+@_automaton.register
+def _(constraint: JSONSchema) -> Automaton | None:
+    whole = constraint.on == "completion" and constraint.where == "text"
+    return minimized(build(json_progress(constraint))) if whole else None
+
+
+@_automaton.register
+def _(constraint: Parses) -> Automaton | None:
+    return _automaton(JSONSchema(True, on=constraint.on)) if constraint.language == "json" else None

@@ -12,7 +12,22 @@ import numpy as np
 import pytest
 import torch
 
-from guardwrap import Budget, Constraint, Finished, GuardedGenerator, Keyword, Length, Prompt, Twisted, imh, qrs
+from guardwrap import (
+    Budget,
+    Constraint,
+    Count,
+    Edges,
+    Finished,
+    GuardedGenerator,
+    Keyword,
+    Length,
+    OneOf,
+    Prompt,
+    Regex,
+    Twisted,
+    imh,
+    qrs,
+)
 from guardwrap.backends import token_sampling
 from guardwrap.errors import UsageError
 from guardwrap.samplers import Attempt, Sampler
@@ -296,6 +311,28 @@ def test_twisted_and_other_callers_of_a_batch_keep_their_texts() -> None:
 def test_parameters(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Twisted(**options)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [~Regex("c"), Regex("a(?=b)"), Count(pattern="a", min=2, max=2), OneOf(["ab", "c"]), Edges(start="a", end="b")],
+    ids=str,
+)
+def test_weights_are_exact_for_expressions_and_counts(rule: Constraint) -> None:
+    world = world_of()
+    a, gold = world.law(), world.gold(rule)
+    z = sum(a[ids] for ids in gold)
+    guarded = GuardedGenerator(world.pipeline(), rule, proposal=Twisted(), seed=3)
+    attempts = guarded.attempts(world.prompt, 2_000, **world.settings)[0]
+    weights = np.zeros(len(attempts))
+    for place, attempt in enumerate(attempts):
+        ids = attempt.draw.token_ids
+        assert attempt.satisfied == (ids in gold)
+        if attempt.satisfied and attempt.log_weight is not None and attempt.draw.log_proposal is not None:
+            assert attempt.draw.log_proposal + attempt.log_weight == pytest.approx(math.log(a[ids]), abs=1e-5)
+            weights[place] = math.exp(attempt.log_weight)
+    assert np.mean(weights > 0) > min(0.9, 1.3 * z), "more attempts pass than of the model"
+    assert abs(weights.mean() - z) < 5 * weights.std() / math.sqrt(len(weights)) + 1e-9
 
 
 def test_what_no_automaton_follows_is_refused() -> None:

@@ -13,7 +13,7 @@ from guardwrap.constraints.views import sentences
 from guardwrap.constraints.words import WORD
 from guardwrap.documents.time_limits import check_deadline, matches
 
-__all__ = ["Item", "found_items", "is_palindrome", "is_run", "settled_items", "total"]
+__all__ = ["Item", "found_items", "is_palindrome", "is_run", "item_pattern", "plain_word", "settled_items", "total"]
 
 Item = Literal[
     "letters",
@@ -43,7 +43,7 @@ Item = Literal[
 ]
 
 
-def _plain(word: str) -> str:
+def plain_word(word: str) -> str:
     """Return a word in lower case, with straight apostrophes and composed accents."""
     return unicodedata.normalize("NFC", word.casefold().replace("’", "'"))
 
@@ -51,7 +51,7 @@ def _plain(word: str) -> str:
 def is_palindrome(word: str) -> bool:
     """Whether a word of at least three letters and digits is the same backwards, whatever stands between them."""
     check_deadline()
-    letters = [char for char in _plain(word) if char.isalnum()]
+    letters = [char for char in plain_word(word) if char.isalnum()]
     return len(letters) > 2 and letters == letters[::-1]
 
 
@@ -116,6 +116,11 @@ _COMPILED = {
 }
 
 
+def item_pattern(item: str) -> str:
+    """Return the expression of an item, for version 1 of ``regex``; "" if it has none."""
+    return _RULES[item].pattern
+
+
 def is_run(item: str | None) -> bool:
     """Whether what is found of an item are runs of single characters, each of which counts; None is a pattern."""
     return item is not None and _RULES[item].one
@@ -157,7 +162,7 @@ def _found(item: str, text: str, language: str, last: int, *, whole: bool) -> It
         ended = sentences(text) if whole else sentences(text)[:-1]
         yield from (sentence for sentence in ended if sentence.rstrip(_CLOSING).endswith(tuple(_ENDS[item])))
         return
-    keep = (lambda word: _plain(word) in listed_words(item, language)) if item in LISTED else _RULES[item].keep
+    keep = (lambda word: plain_word(word) in listed_words(item, language)) if item in LISTED else _RULES[item].keep
     for match in matches(_COMPILED[item], text):
         if match.end() <= last and (keep is None or keep(match.group())):
             yield match.group()
