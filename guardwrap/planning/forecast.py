@@ -166,5 +166,6 @@ def _as_counts(rate: Estimate) -> tuple[float, float] | None:
     if not rate.low > 0:
         return None
     # The logarithm of a rate from k accepted attempts has a standard error of 1 / √k.
-    accepted = (2 * 1.96 / math.log(rate.high / rate.low)) ** 2 if rate.high > rate.low else 1e6
+    width = math.log(rate.high / rate.low)
+    accepted = 1e6 if width < 0.004 else (2 * 1.96 / width) ** 2
     return None if accepted < 1 else (accepted, accepted / rate.value)

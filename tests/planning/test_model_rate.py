@@ -96,7 +96,7 @@ def test_a_twist_is_one_of_the_ways_and_pays_for_what_it_learns() -> None:
     assert many.tokens.value < twisted.tokens.value / 10, "learning is shared by all texts"
     drawn, _ = plan.spent
     assert drawn == 128 + 128 + 384 + 256 + 128
-    for rule in (Regex("cab"), RULE | Regex("ccc")):
+    for rule in (Regex(r"(a)\1"), RULE | Regex(r"(c)\1")):
         sources = [way.source for way in guarded_of(world, rule).plan(world.prompt, **options).ways]
         assert sources == ["the model itself", "the model itself, masked"], "no automaton follows it"
     few = guarded_of(world).plan(world.prompt, **{**options, "pilot": 63})

@@ -151,7 +151,7 @@ def test_a_twist(client):
     assert "fa" in reply.choices[0].message.content
     assert reply.guardwrap["proposal"] == "the model itself, twisted"
     assert any("the twist was learned from" in note for note in reply.guardwrap["notes"])
-    regex = {**own, "constraint": {"kind": "regex", "pattern": "a"}}
+    regex = {**own, "constraint": {"kind": "regex", "pattern": r"(a)\1"}}
     with pytest.raises(openai.BadRequestError, match="use Masked"):
         client.chat.completions.create(**ASKED, extra_body={"guardwrap": regex})
 

@@ -64,7 +64,7 @@ constraint:
   - catalogue:printable-text
 
 # How texts are selected from attempts. With a proposal or an adapter, qrs and imh restore the model's own distribution.
-# Their default options are {{imh: {{steps: 10, move: accepted}}}} and {{qrs: {{pilot: 100}}}}.
+# Their default options are {{imh: {{steps: 10, move: accepted}}}} and {{qrs: {{}}}}.
 # sampler: rejection
 
 # What to draw attempts from instead of the model itself: the model with another prompt, as in

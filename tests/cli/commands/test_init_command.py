@@ -175,7 +175,7 @@ def test_what_is_commented_out_is_the_default():
         ("# max_tokens: null", "# max_tokens: 9", "max_tokens"),
         ("max_attempts: 1000", "max_attempts: 100", "max_attempts"),
         ("steps: 10", "steps: 11", "imh"),
-        ("pilot: 100", "pilot: 99", "qrs"),
+        ("{qrs: {}}", "{qrs: {pilot: 99}}", "qrs"),
         ("unseen: 0.001", "unseen: 0.01", "unseen"),
         ("# sampler: rejection", "# sampler: imh", "drawing"),
     ],
