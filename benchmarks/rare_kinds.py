@@ -10,6 +10,7 @@ weights, (Σ w)² / Σ w², per attempt. Attempts of learning are counted apart.
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from guardwrap import Constraint, Count, Finished, GuardedGenerator, JSONSchema, Length, Masked, Regex, Twisted
+from guardwrap.metrics import effective_sample_size
 from guardwrap.session import twisting
 
 KEYS = ("name", "age", "email", "city", "job")
@@ -53,13 +55,13 @@ def figures(guarded: GuardedGenerator, prompt: Any, count: int, options: dict[st
     began = time.process_time()
     (attempts,) = guarded.attempts([prompt], count, **options)
     logs = [attempt.log_weight if attempt.satisfied else None for attempt in attempts]
-    weights = np.array([0.0 if log is None else np.exp(log) for log in logs])
-    total = float(weights.sum())
-    worth = total**2 / float(np.square(weights).sum()) if total else 0.0
+    weights = np.array([-math.inf if log is None else log for log in logs])
+    passed = sum(log is not None for log in logs)
+    worth = effective_sample_size(weights).value if passed else 0.0
     return {
         "attempts": len(attempts),
-        "passed": int(sum(attempt.satisfied for attempt in attempts)),
-        "Z": float(weights.mean()),
+        "passed": passed,
+        "Z": float(np.exp(weights).mean()),
         "effective per attempt": round(worth / len(attempts), 4),
         "cpu seconds": round(time.process_time() - began, 1),
     }

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
-from guardwrap.planning.choice import with_choice
+from guardwrap.planning.choice import is_unchosen, with_choice
 from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
@@ -27,7 +28,7 @@ from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
-from guardwrap.session.job import LEARNER, Job
+from guardwrap.session.job import Job, in_learner
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
 
@@ -196,9 +197,8 @@ class GuardedGenerator(PipelineLike):
 
     def _job(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> tuple[Any, Job]:
         """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
-        prompts, options, notes = with_choice(self._session, prompts, options)
         job = self._session.job(options)
-        return prompts, dataclasses.replace(job, notes=(*job.notes, *notes)) if notes else job
+        return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
@@ -310,19 +310,9 @@ class GuardedGenerator(PipelineLike):
         inputs = self._session.call_class.read_prompts(prompts)
         if inputs.lazy:
             raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-        chooses = self._session.sampler_of(options).name == "auto"
-
-        def read() -> tuple[Any, Job]:
-            if not chooses or on_busy is None:
-                return self._job(inputs.prompts, options)
-            on_busy(True)
-            try:
-                return self._job(inputs.prompts, options)
-            finally:
-                on_busy(False)
-
-        # A plan draws attempts, and other calls must not wait for the thread that it does so in.
-        given, job = await asyncio.get_running_loop().run_in_executor(LEARNER if chooses else None, read)
+        given, job = inputs.prompts, await asyncio.to_thread(self._session.job, options)
+        if is_unchosen(job):
+            given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
         async with aclosing(job.aserved(await job.arequests(given))) as served:
             async for prompt, constraint, outcome in served:

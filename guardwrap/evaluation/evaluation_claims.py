@@ -15,7 +15,7 @@ from guardwrap.metrics.rates import times_fewer
 from guardwrap.outcomes import FEW, Estimate
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.plain_words import in_words
-from guardwrap.samplers.qrs import NEAR
+from guardwrap.samplers.protocol import NEAR
 
 __all__ = ["claims_of_evaluation", "next_step"]
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from guardwrap.budget import Budget
 from guardwrap.formatting import counted, digits, upwards
 from guardwrap.metrics import (
@@ -21,20 +19,18 @@ from guardwrap.metrics import (
     tvd_gold_guarded,
 )
 from guardwrap.metrics.intervals import sum_of
-from guardwrap.metrics.tails import too_heavy
-from guardwrap.outcomes import FEW, Estimate, Outcome
-from guardwrap.planning.model_rate import weights_of
-from guardwrap.samplers import Attempt, Sampler
-from guardwrap.samplers.qrs import NEAR, pilot_lengths
+from guardwrap.outcomes import Estimate, Outcome
+from guardwrap.planning.model_rate import can_tell, weights_of
+from guardwrap.samplers import Attempt
+from guardwrap.samplers.protocol import Goal
+from guardwrap.samplers.qrs import pilot_lengths
 
 __all__ = [
     "ENOUGH",
     "Alternative",
-    "Goal",
     "alternative_of",
     "attempts_before",
     "cheapest",
-    "goal_of",
     "pilots_of",
     "sampler_for",
     "satisfied_in",
@@ -49,23 +45,6 @@ ENOUGH = 200
 
 CLEARLY = 0.8
 """A way is recommended if the upper end of its cost is below this share of the lower end of the call's own."""
-
-
-class Goal(NamedTuple):
-    """The distance to g (TVD) that ways are compared at, and the passing attempts that QRS draws before its texts.
-
-    ``pilot`` is None if their number depends on the weights, and 0 if β is set.
-    """
-
-    tvd: float = NEAR
-    pilot: int | None = None
-
-
-def goal_of(sampler: Sampler | None) -> Goal:
-    """Return the goal of a call, from its sampler: that of ``qrs(target_tvd=..., pilot=...)``, or the defaults."""
-    aims = sampler is not None and sampler.name in ("qrs", "auto")
-    options = getattr(sampler.report, "keywords", {}) if sampler is not None and aims else {}
-    return Goal(options.get("target") or NEAR, options.get("pilot"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +216,7 @@ def tells_cost(attempts: Sequence[Sequence[Attempt]]) -> bool:
 
     They can if their effective sample size is at least 10 and the Pareto k of their tail at most its limit.
     """
-    for drawn in attempts:
-        weights = weights_of(drawn)
-        passing = sum(weight > -math.inf for weight in weights)
-        if not passing or effective_sample_size(weights).value < FEW or too_heavy(np.array(weights)):
-            return False
-    return True
+    return all(can_tell(weights_of(drawn)) for drawn in attempts)
 
 
 def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> tuple[str | None, str]:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
 from guardwrap.budget import Budget
-from guardwrap.errors import UsageError, require_whole
+from guardwrap.errors import UsageError
 from guardwrap.formatting import counted, digits
 from guardwrap.planning.alternatives import tells_cost
-from guardwrap.planning.drawing import MOST, later_seed
+from guardwrap.planning.drawing import MOST
 from guardwrap.planning.pilot import Study, Way, studied
 from guardwrap.samplers import qrs
 from guardwrap.samplers.rejection import rejection
+from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.endpoint_session import EndpointSession
+from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["with_choice"]
+__all__ = ["is_unchosen", "with_choice"]
 
 PROMPTS = 8
 """The most prompts of a call that are planned for. Of prompts that come one by one, it is the first."""
@@ -26,9 +29,14 @@ PROMPTS = 8
 ITSELF = "the model itself"
 
 
+def is_unchosen(job: Job) -> bool:
+    """Return whether a plan has to choose the sampler of a job."""
+    return job.asked.sampler.name == "auto"
+
+
 def with_choice(
-    session: LocalSession | EndpointSession, prompts: Iterable[Any], options: Mapping[str, Any]
-) -> tuple[Iterable[Any], Mapping[str, Any], tuple[str, ...]]:
+    session: LocalSession | EndpointSession, prompts: Iterable[Any], options: Mapping[str, Any], job: Job
+) -> tuple[Iterable[Any], Job]:
     """Replace ``sampler="auto"`` by the sampler and the proposal that a plan shows to be the best.
 
     Parameters
@@ -37,26 +45,24 @@ def with_choice(
         The session that runs the call.
     prompts, options
         Prompts, in the form in which ``read_prompts`` returns them, and the options passed with them.
+    job
+        The job of these options, whose sampler is not chosen yet.
 
     Returns
     -------
-    iterable, mapping
-        The same prompts, and the options of the call to run.
-    tuple of str
-        A note for its reports; none if the sampler is another one.
+    iterable
+        The same prompts.
+    Job
+        The job to run, with a note for its reports.
 
     Raises
     ------
     UsageError
         If no way is within the budget at the wanted distance.
     """
-    sampler = session.sampler_of(options)
-    if sampler.name != "auto":
-        return prompts, options, ()
-    seed = options.get("seed")
-    seed = session.next_seed() if seed is None else require_whole("seed", seed, 0)
+    seed = job.asked.seed
     options = {**options, "seed": seed}
-    some: dict[str, Any] = {**options, "sampler": sampler}
+    some: dict[str, Any] = {**options, "sampler": job.asked.sampler}
     some.pop("streamer", None)
     several = PROMPTS
     if isinstance(prompts, Iterator):
@@ -73,13 +79,14 @@ def with_choice(
         elif isinstance(each, list | tuple):
             some[name] = each[:several]
     if not first:
-        return prompts, {**options, "sampler": rejection}, ()
+        return prompts, session.job({**options, "sampler": rejection})
     budgets = session.budgets(len(first), {**some, "seed": 0})
     # A plan takes at most as long as the call itself may.
-    most = min((of for budget in budgets for of in (budget.max_seconds, budget.deadline) if of), default=None)
+    seconds = min(map(_seconds, budgets))
+    most = seconds if math.isfinite(seconds) else None
     drawn = 0
     for pilot in (None, MOST):  # the cheap plan first, which is enough if most texts pass
-        study = studied(session, first, pilot, {**some, "seed": later_seed(seed, f"auto {pilot}")}, most)
+        study = studied(session, first, pilot, {**some, "seed": seed_for(seed, f"auto {pilot}")}, most)
         drawn += study.plan.spent[0]
         way, why = _best(study, budgets, drawn)
         if way is not None:
@@ -89,7 +96,8 @@ def with_choice(
                 f"sampler='auto' chose {way.cost.sampler} from {way.cost.source}: {why}; its plan took "
                 f"{counted(drawn, 'attempt')}, which are not part of this report's cost"
             )
-            return prompts, {**options, **source, "sampler": sampler}, (note,)
+            chosen = session.job({**options, **source, "sampler": sampler})
+            return prompts, replace(chosen, notes=(*chosen.notes, note))
     figures = "; ".join(str(way.cost) for way in study.ways) or "there is only one text"
     raise UsageError(
         f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); raise the budget or "
@@ -125,6 +133,11 @@ def _confirms(way: Way) -> bool:
     )
 
 
+def _seconds(budget: Budget) -> float:
+    """Return the most seconds of a budget; infinite if it has no such limit."""
+    return min(budget.max_seconds or math.inf, budget.deadline or math.inf)
+
+
 def _within(way: Way, budget: Budget, pace: float) -> bool:
     """Return whether twice the expected cost of the most expensive prompt is within its budget.
 
@@ -136,10 +149,9 @@ def _within(way: Way, budget: Budget, pace: float) -> bool:
         Seconds per attempt.
     """
     cost = way.cost
-    seconds = min(budget.max_seconds or math.inf, budget.deadline or math.inf)
     return (
         math.isfinite(cost.attempts)
         and 2 * cost.attempts <= (budget.max_attempts or math.inf)
         and 2 * cost.computed <= min(budget.max_computed_tokens or math.inf, budget.max_tokens or math.inf)
-        and 2 * cost.attempts * pace <= seconds
+        and 2 * cost.attempts * pace <= _seconds(budget)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,11 @@ from typing import Any
 from guardwrap.outcomes import Outcome, Usage
 from guardwrap.planning.plan import spent
 from guardwrap.samplers import Attempt
+from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["Drawing", "PilotAttempts", "expected_attempts", "fewest_attempts", "later_seed"]
+__all__ = ["Drawing", "PilotAttempts", "expected_attempts", "fewest_attempts"]
 
 FIRST, MOST = 8, 64
 """Attempts per prompt of the first stage of a pilot, and of all stages, unless few attempts pass."""
@@ -75,11 +75,6 @@ def fewest_attempts(drawn: PilotAttempts, texts: int) -> float:
     """Return a cautious estimate of the attempts that a run takes: as if one more attempt satisfied the constraint."""
     pairs = zip(map(len, drawn.attempts), drawn.passing, strict=True)
     return sum(texts * count / (passing + 1) for count, passing in pairs)
-
-
-def later_seed(seed: int, purpose: str) -> int:
-    """Return another seed that belongs to ``seed``, for attempts that must differ from those of ``seed`` itself."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest(), "big")
 
 
 @dataclass
@@ -150,7 +145,7 @@ class Drawing:
         model_share
             The share of the model itself in each step of a twist; None for that of ``Twisted()``.
         """
-        seed = later_seed(self.seed, f"attempts from {before}") if before else self.seed
+        seed = seed_for(self.seed, f"attempts from {before}") if before else self.seed
         learned = self.session.learned_from(options)
         seconds = None if self.max_seconds is None else max(self.max_seconds - self.seconds, 1e-3)
         if seconds is not None and learned.attempts == 0:

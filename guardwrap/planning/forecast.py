@@ -11,9 +11,10 @@ from guardwrap.budget import Budget
 from guardwrap.formatting import upwards
 from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome
-from guardwrap.planning.alternatives import Goal, attempts_before, pilots_of, satisfied_in, tail_in, texts_of, worth_in
+from guardwrap.planning.alternatives import attempts_before, pilots_of, satisfied_in, tail_in, texts_of, worth_in
 from guardwrap.planning.probability import enough_for, reached
 from guardwrap.samplers import Attempt
+from guardwrap.samplers.protocol import Goal
 
 __all__ = ["Forecast", "forecast_of"]
 

@@ -12,10 +12,8 @@ from guardwrap.formatting import counted
 from guardwrap.outcomes import Estimate
 from guardwrap.planning.alternatives import (
     Alternative,
-    Goal,
     alternative_of,
     cheapest,
-    goal_of,
     sampler_for,
     tells_cost,
 )
@@ -23,6 +21,7 @@ from guardwrap.planning.drawing import SHARE, Drawing, PilotAttempts, fewest_att
 from guardwrap.planning.model_rate import model_rate
 from guardwrap.planning.plan import Plan, planned
 from guardwrap.samplers import sampler_named
+from guardwrap.samplers.protocol import Goal
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.twisting import ATTEMPTS, ROUNDS
@@ -129,17 +128,17 @@ def studied(
     seed = options.get("seed")
     seed = session.next_seed() if seed is None else require_whole("seed", seed, 0)
     drawing = Drawing(session, prompts, seed, asked, on_attempt, max_seconds)
-    own = drawing.first(call.options, weigh=call.weighed, texts=call.texts)
-    greedy = not own.attempts or own.outcomes[0].report.acceptance is None  # greedy search has only one text
+    first = drawing.first(call.options, weigh=call.weighed, texts=call.texts)
+    greedy = not first.attempts or first.outcomes[0].report.acceptance is None  # greedy search has only one text
     others: list[_Pilot] = []
     left_out: list[str] = []
     weighed = None
     if not greedy:
-        others, left_out = _others(drawing, call, own)
-        own, twisted, weighed, refused = _twisted(drawing, call, own, others)
+        others, left_out = _others(drawing, call, first)
+        first, twisted, weighed, refused = _twisted(drawing, call, first, others)
         others += twisted
         left_out += refused
-    return _study(drawing, call, own, others, weighed, left_out)
+    return _study(drawing, call, first, others, weighed, left_out)
 
 
 def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[str, Any]) -> _Call:
@@ -148,7 +147,7 @@ def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[s
     named = None if options.get("sampler") is None else sampler_named(options["sampler"])
     if named is None and session.sampler.name in ("qrs", "auto"):
         named = session.sampler
-    goal = goal_of(named)
+    goal = Goal() if named is None else named.goal
     if named is not None and named.name == "auto":  # the plan chooses
         named, options["sampler"] = None, "rejection"
     if named is not None and named.name not in _PLANNED:
@@ -161,21 +160,26 @@ _Pilot = tuple[bool, Mapping[str, Any], PilotAttempts]
 """Whether attempts have weights, the options of a call that draws like this, and the attempts."""
 
 
-def _others(drawing: Drawing, call: _Call, own: PilotAttempts) -> tuple[list[_Pilot], list[str]]:
+def _others(drawing: Drawing, call: _Call, first: PilotAttempts) -> tuple[list[_Pilot], list[str]]:
     """Draw pilots of the model itself and of a mask; return them, and the names of those left out."""
     pilots: list[_Pilot] = []
     left_out: list[str] = []
     for weigh, options in drawing.session.other_ways(call.options):
-        count = own.least
-        if count and drawing.affords(count * len(own.attempts), drawing.expected):
+        count = first.least
+        if count and drawing.affords(count * len(first.attempts), drawing.expected):
             pilots.append((weigh, options, drawing.draw(count, options, weigh=weigh)))
         else:
             left_out.append("a mask" if weigh else "the model itself")
     return pilots, left_out
 
 
+def _of_model(call: _Call, first: PilotAttempts, others: Sequence[_Pilot]) -> PilotAttempts | None:
+    """Return the attempts of the model itself; None if the plan has none."""
+    return first if call.itself else next((pilot for weigh, _, pilot in others if not weigh), None)
+
+
 def _twisted(
-    drawing: Drawing, call: _Call, own: PilotAttempts, others: Sequence[_Pilot]
+    drawing: Drawing, call: _Call, first: PilotAttempts, others: Sequence[_Pilot]
 ) -> tuple[PilotAttempts, list[_Pilot], PilotAttempts | None, list[str]]:
     """Draw pilots of a twist, if an automaton follows the constraint and the plan may cost that much.
 
@@ -191,33 +195,33 @@ def _twisted(
         The name of the twist if it was left out.
     """
     options = drawing.session.twisted_way(call.options)
-    if options is None or own.outcomes[0].report.proposal == "the model itself, twisted":
-        return own, [], None, []
-    prompts = len(own.attempts)
-    itself = own if call.itself else next((each for weigh, _, each in others if not weigh), None)
+    if options is None or first.outcomes[0].report.proposal == "the model itself, twisted":
+        return first, [], None, []
+    prompts = len(first.attempts)
+    itself = _of_model(call, first, others)
     few = itself is not None and min(itself.passing) < FEW
     learning = max(0, ATTEMPTS * ROUNDS - drawing.session.learned_from(options).attempts)
     needed = learning + prompts * (TWISTED + (WEIGHED if few else 0))
-    run = fewest_attempts(own, call.texts)
+    run = fewest_attempts(first, call.texts)
     while few and call.itself and drawing.asked is None and not drawing.affords(needed, run):
-        before = own.least
+        before = first.least
         if before >= LONGEST or not drawing.affords(prompts * before, run):
             break
-        own = itself = drawing.further(own, call.options, weigh=call.weighed, texts=call.texts)
-        few, run = min(own.passing) < FEW, fewest_attempts(own, call.texts)
-        if own.least == before:
+        first = itself = drawing.further(first, call.options, weigh=call.weighed, texts=call.texts)
+        few, run = min(first.passing) < FEW, fewest_attempts(first, call.texts)
+        if first.least == before:
             break
     asked = drawing.asked is not None and drawing.asked >= LEARNS and few
     cheap = needed + drawing.drawn <= SHARE * run
     if drawing.is_over() or not (asked or cheap):
-        return own, [], None, ["a twist"] if few else []
+        return first, [], None, ["a twist"] if few else []
     weighed = None
     if few:
         best = drawing.session.twisted_way(call.options, RATE_STRENGTH)
         assert best is not None
         weighed = drawing.draw(max(WEIGHED, drawing.asked or 0), best, weigh=True, model_share=RATE_SHARE)
     if drawing.is_over():
-        return own, [], weighed, ["a twist"]
+        return first, [], weighed, ["a twist"]
     pilot = drawing.draw(max(TWISTED, drawing.asked or 0), options, weigh=True)
     while drawing.asked is None and pilot.least < WIDEST and not tells_cost(pilot.attempts):
         before = pilot.least
@@ -226,35 +230,35 @@ def _twisted(
         pilot = pilot.joined(drawing.draw(before, options, weigh=True, before=before))
         if pilot.least == before:
             break
-    return own, [(True, options, pilot)], weighed, []
+    return first, [(True, options, pilot)], weighed, []
 
 
 def _study(
     drawing: Drawing,
     call: _Call,
-    own: PilotAttempts,
+    first: PilotAttempts,
     others: Sequence[_Pilot],
     weighed: PilotAttempts | None,
     left_out: Sequence[str],
 ) -> Study:
     """Make the plan, and estimate the cost of each way."""
     session, goal = drawing.session, call.goal
-    kind = "rejection" if not call.weighed else call.sampler or sampler_for(own.attempts, goal)
-    figures = session.card_figures([outcome.prompt for outcome in own.outcomes], call.options)
-    rates, basis = _rates(call, own, others, weighed)
-    its_own: Sequence[Estimate | None] = [None] * len(own.attempts)
+    kind = "rejection" if not call.weighed else call.sampler or sampler_for(first.attempts, goal)
+    figures = session.card_figures([outcome.prompt for outcome in first.outcomes], call.options)
+    rates, basis = _rates(call, first, others, weighed)
+    estimates: Sequence[Estimate | None] = [None] * len(first.attempts)
     if call.itself:
-        its_own = rates
+        estimates = rates
     elif figures is not None:
         after, before = figures.acceptance_after, figures.acceptance_before
         if kind == "rejection" and after is not None:
-            its_own, basis = [after.estimate] * len(own.attempts), ["the adapter's card"] * len(own.attempts)
+            estimates, basis = [after.estimate] * len(first.attempts), ["the adapter's card"] * len(first.attempts)
         if before is not None:
-            rates = [before.estimate] * len(own.attempts)
-    budgets = session.budgets(len(own.outcomes), call.options)
+            rates = [before.estimate] * len(first.attempts)
+    budgets = session.budgets(len(first.outcomes), call.options)
     plan = planned(
-        own.outcomes,
-        own.attempts,
+        first.outcomes,
+        first.attempts,
         texts=call.texts,
         budgets=budgets,
         rows=call.options.get("batch_size") or session.batch_size,
@@ -262,18 +266,18 @@ def _study(
         itself=call.itself,
         weighed=call.weighed,
         goal=goal,
-        rates=its_own,
+        rates=estimates,
     )
-    words = [said if rate is not None else "" for said, rate in zip(basis, its_own, strict=True)]
+    words = [said if rate is not None else "" for said, rate in zip(basis, estimates, strict=True)]
     forecasts = tuple(dataclasses.replace(one, basis=said) for one, said in zip(plan.forecasts, words, strict=True))
     chosen = call.sampler is None and kind != "rejection"
     spent = (drawing.drawn, drawing.seconds)
     plan = dataclasses.replace(
         plan, forecasts=forecasts, chosen=chosen, spent=spent, left_out=_why_not(drawing, left_out)
     )
-    if not own.attempts or own.outcomes[0].report.acceptance is None:
+    if not first.attempts or first.outcomes[0].report.acceptance is None:
         return Study(plan, goal=goal)
-    ways = [_way(session, call, kind, call.options, own, its_own)]
+    ways = [_way(session, call, kind, call.options, first, estimates)]
     for weigh, options, pilot in others:
         of_way = sampler_for(pilot.attempts, goal) if weigh else "rejection"
         ways.append(_way(session, call, of_way, options, pilot, None if weigh else rates))
@@ -305,17 +309,17 @@ def _way(
 
 
 def _rates(
-    call: _Call, own: PilotAttempts, others: Sequence[_Pilot], weighed: PilotAttempts | None
+    call: _Call, first: PilotAttempts, others: Sequence[_Pilot], weighed: PilotAttempts | None
 ) -> tuple[list[Estimate | None], list[str]]:
     """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
-    itself = own if call.itself else next((pilot for weigh, _, pilot in others if not weigh), None)
-    sources = [("proposal", own)] if call.weighed else []
+    itself = _of_model(call, first, others)
+    sources = [("proposal", first)] if call.weighed else []
     sources += [("mask or a twist", pilot) for weigh, _, pilot in others if weigh]
     if weighed is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
         sources = [("twist", weighed)]
     rates: list[Estimate | None] = []
     basis = []
-    for number in range(len(own.attempts)):
+    for number in range(len(first.attempts)):
         rate, words = None, ""
         plain = [] if itself is None else itself.attempts[number]
         if sum(attempt.satisfied for attempt in plain) < FEW:

@@ -11,9 +11,10 @@ from guardwrap.budget import Budget
 from guardwrap.formatting import blamed, counted
 from guardwrap.outcomes import Estimate, Outcome, bounded, heavy_tail, plain, tail_and_limit
 from guardwrap.planning.advice import advice_of, too_few
-from guardwrap.planning.alternatives import Alternative, Goal
+from guardwrap.planning.alternatives import Alternative
 from guardwrap.planning.forecast import Forecast, forecast_of
 from guardwrap.samplers import Attempt
+from guardwrap.samplers.protocol import Goal
 
 __all__ = ["Plan", "planned", "spent"]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import NoReturn
 
 from guardwrap.errors import UsageError, strict_arguments
 from guardwrap.outcomes import Draw, Estimate
-from guardwrap.samplers.protocol import Attempt, Sampler
-from guardwrap.samplers.qrs import NEAR
+from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler
 
 __all__ = ["auto"]
 
@@ -36,7 +34,7 @@ def auto(*, target_tvd: float = NEAR) -> Sampler:
     """
     if not 0 < target_tvd < 1:
         raise UsageError(f"target_tvd={target_tvd!r}: give a number between 0 and 1")
-    return Sampler("auto", _unchosen, _step, partial(_report, target=target_tvd))
+    return Sampler("auto", _unchosen, _step, _report, goal=Goal(target_tvd))
 
 
 def _unchosen() -> NoReturn:
@@ -47,5 +45,5 @@ def _step(state: None, attempt: Attempt) -> tuple[None, Draw | None]:
     return state, None
 
 
-def _report(state: None, target: float) -> tuple[str, Mapping[str, Estimate | float]]:
+def _report(state: None) -> tuple[str, Mapping[str, Estimate | float]]:
     return "nothing: no sampler was chosen", {}

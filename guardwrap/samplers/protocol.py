@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import Draw, Estimate
 
-__all__ = ["Attempt", "Sampler", "Trace", "checked_weight", "finite_weight", "from_row", "to_row"]
+__all__ = ["NEAR", "Attempt", "Goal", "Sampler", "Trace", "checked_weight", "finite_weight", "from_row", "to_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,26 @@ class Attempt:
     uniform: float = 0.0
 
 
+NEAR = 0.05
+"""A total variation distance to g that counts as near enough."""
+
+
+class Goal(NamedTuple):
+    """What a sampler aims at, for plans.
+
+    Parameters
+    ----------
+    tvd
+        The total variation distance to g.
+    pilot
+        The attempts that must satisfy the constraint before the first text; None if their number depends on the
+        weights.
+    """
+
+    tvd: float = NEAR
+    pilot: int | None = None
+
+
 class Sampler(NamedTuple):
     """Decides which attempts become texts. It sees the attempts of one prompt, each once, in launch order.
 
@@ -58,6 +78,8 @@ class Sampler(NamedTuple):
     records
         Whether it records attempts and never returns a text, so that all attempts of the budget are drawn even if none
         of them can satisfy the constraint.
+    goal
+        What it aims at.
     """
 
     name: str
@@ -67,6 +89,7 @@ class Sampler(NamedTuple):
     weighs: bool = False
     skips: bool = False
     records: bool = False
+    goal: Goal = Goal()
 
 
 def checked_weight(attempt: Attempt) -> float:

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,11 @@ from guardwrap.metrics import (
     qrs_kl,
     qrs_tvd,
 )
+from guardwrap.metrics.intervals import Floats
 from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
-from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
+from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler, Trace, checked_weight
 
-__all__ = ["NEAR", "PILOT", "pilot_lengths", "qrs"]
-
-NEAR = 0.05
-"""Default target: a total variation distance to g that counts as near enough."""
+__all__ = ["PILOT", "pilot_lengths", "qrs"]
 
 PILOT = 100
 """The most attempts that satisfy the constraint in a pilot of the default length."""
@@ -102,25 +100,13 @@ def qrs(
         If a parameter is out of range, or more than one of ``beta``, ``target_tvd`` and ``target_acceptance`` is given.
         Giving none means ``target_tvd=0.05``.
     """
-    goals = [value for value in (beta, target_tvd, target_acceptance) if value is not None]
-    if len(goals) > 1:
-        raise UsageError("qrs takes only one of beta, target_tvd and target_acceptance; leave out the others")
-    if beta is not None and not (0 < beta < math.inf):
-        raise UsageError(f"beta={beta!r}: give a number above 0, or use sampler='rejection', the limit at 0")
-    for name, value in (("target_tvd", target_tvd), ("target_acceptance", target_acceptance)):
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"{name}={value!r}: give a number between 0 and 1")
-    if target_acceptance is not None and target_acceptance < FEWEST:
-        raise UsageError(
-            f"target_acceptance={target_acceptance!r}: no budget is large enough; give at least {FEWEST:g}"
-        )
-    if pilot is not None and (not isinstance(pilot, int) or pilot < 2):
-        raise UsageError(f"pilot={pilot!r}: give a whole number of at least 2, or leave it out")
+    _require_sound(beta, target_tvd, target_acceptance, pilot)
+    goal = Goal(target_tvd or NEAR, pilot if beta is None else 0)
 
     def chosen(weights: list[float]) -> float:
         if target_acceptance is not None:
             return log_beta_for_acceptance(weights, target_acceptance)
-        return log_beta_for_tvd(weights, NEAR if target_tvd is None else target_tvd)
+        return log_beta_for_tvd(weights, goal.tvd)
 
     def init() -> _State:
         return _State(None if beta is None else math.log(beta))
@@ -138,8 +124,28 @@ def qrs(
         )
         return after, attempt.draw if accepted else None
 
-    target, length = NEAR if not goals else target_tvd, pilot if beta is None else 0
-    return Sampler("qrs", init, step, partial(_report, pilot=length, target=target), weighs=True)
+    report = partial(_report, pilot=pilot, target=target_tvd if beta or target_acceptance else goal.tvd)
+    return Sampler("qrs", init, step, report, weighs=True, goal=goal)
+
+
+def _require_sound(
+    beta: float | None, target_tvd: float | None, target_acceptance: float | None, pilot: int | None
+) -> None:
+    """Raise UsageError unless the parameters of ``qrs`` are in range and name one goal at most."""
+    goals = [value for value in (beta, target_tvd, target_acceptance) if value is not None]
+    if len(goals) > 1:
+        raise UsageError("qrs takes only one of beta, target_tvd and target_acceptance; leave out the others")
+    if beta is not None and not (0 < beta < math.inf):
+        raise UsageError(f"beta={beta!r}: give a number above 0, or use sampler='rejection', the limit at 0")
+    for name, value in (("target_tvd", target_tvd), ("target_acceptance", target_acceptance)):
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"{name}={value!r}: give a number between 0 and 1")
+    if target_acceptance is not None and target_acceptance < FEWEST:
+        raise UsageError(
+            f"target_acceptance={target_acceptance!r}: no budget is large enough; give at least {FEWEST:g}"
+        )
+    if pilot is not None and (not isinstance(pilot, int) or pilot < 2):
+        raise UsageError(f"pilot={pilot!r}: give a whole number of at least 2, or leave it out")
 
 
 def _suffices(state: _State, pilot: int | None) -> bool:
@@ -148,9 +154,19 @@ def _suffices(state: _State, pilot: int | None) -> bool:
         return state.satisfied >= (PILOT if pilot is None else pilot)
     if state.satisfied not in CHECKED:
         return False
-    weights = Trace.values(state.seen)
-    passing = sum(weight > -math.inf for weight in weights)
-    return passing >= CHECKED[0] and effective_sample_size(weights).value >= ALIKE * passing
+    passing = _passing(Trace.values(state.seen))
+    return len(passing) >= CHECKED[0] and bool(_alike(passing))
+
+
+def _passing(weights: Sequence[float]) -> Floats:
+    """Return the weights of the attempts that satisfy the constraint, the largest as 1, from log-weights."""
+    passing = np.array([weight for weight in weights if weight > -math.inf])
+    return np.exp(passing - passing.max(initial=-math.inf)) if len(passing) else passing
+
+
+def _alike(weights: Floats) -> Any:
+    """Return whether the effective sample size of weights, ``[..., attempts]``, lets a pilot end early."""
+    return weights.sum(axis=-1) ** 2 / (weights**2).sum(axis=-1) >= ALIKE * weights.shape[-1]
 
 
 def pilot_lengths(weights: Sequence[float]) -> dict[int, float]:
@@ -162,13 +178,11 @@ def pilot_lengths(weights: Sequence[float]) -> dict[int, float]:
         Log-weights of some attempts in nats; minus infinity for those that do not satisfy the constraint. Pilots draw
         their weights from these, with replacement.
     """
-    passing = np.array([weight for weight in weights if weight > -math.inf])
+    passing = _passing(weights)
     if len(passing) < 2:
         return {PILOT: 1.0}
-    drawn = np.random.default_rng(0).choice(np.exp(passing - passing.max()), (200, CHECKED[-1]))
-    sums, squares = drawn.cumsum(axis=1), (drawn**2).cumsum(axis=1)
-    places = np.array(CHECKED) - 1
-    suffices = sums[:, places] ** 2 / squares[:, places] >= ALIKE * np.array(CHECKED)
+    drawn = np.random.default_rng(0).choice(passing, (200, CHECKED[-1]))
+    suffices = np.stack([_alike(drawn[:, :length]) for length in CHECKED], axis=1)
     lengths = np.where(suffices.any(axis=1), np.array(CHECKED)[suffices.argmax(axis=1)], PILOT)
     length, count = np.unique(lengths, return_counts=True)
     return dict(zip(length.tolist(), (count / len(lengths)).tolist(), strict=True))

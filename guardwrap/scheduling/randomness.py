@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from decimal import Decimal
 
 import numpy as np
 
-__all__ = ["decision", "seed_of", "skipped", "uniforms"]
+__all__ = ["decision", "seed_for", "seed_of", "skipped", "uniforms"]
 
 _BLOCK = 64
 
@@ -73,6 +74,19 @@ def skipped(seed: int, prompt: int, attempt: int, log_live: float) -> int:
 def seed_of(seed: int, prompt: int, attempt: int) -> int:
     """Return the seed of one attempt, for a server: below 2^53, as every JSON parser reads such integers exactly."""
     return int(_generator(seed, prompt, attempt, 3).integers(2**53))
+
+
+def seed_for(seed: int, purpose: object) -> int:
+    """Return another seed that belongs to a seed, for attempts that must differ from those of the seed itself.
+
+    Parameters
+    ----------
+    seed
+        The seed.
+    purpose
+        What the other seed is for, a number or a text: other purposes have other seeds.
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest(), "big")
 
 
 def _generator(seed: int, *key: int) -> np.random.Generator:

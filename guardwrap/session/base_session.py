@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from guardwrap.pipelines.prompt_forms import PromptReader
 from guardwrap.proposals import merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
+from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.job import Job, RequestOptions
 
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
@@ -171,16 +171,6 @@ class BaseSession(ABC):
             job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts
 
-    def sampler_of(self, options: Mapping[str, Any]) -> Sampler:
-        """Return the sampler of a call: its own, that of its constraint file, or the session's."""
-        if options.get("sampler") is not None:
-            return sampler_named(options["sampler"])
-        if options.get("constraints") is not None:
-            file = as_constraint_file(options["constraints"], allow_code=self._allow_code)
-            if file.sampler is not None:
-                return sampler_named(file.sampler, file.source)
-        return self.sampler
-
     def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
         """Return the budgets of a call's prompts, ``count`` of them."""
         own, _ = self._read(options)
@@ -279,7 +269,7 @@ class BaseSession(ABC):
                 return int(torch.randint(2**63 - 1, ()).item())
         if call == 0:
             return self._seed
-        return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+        return seed_for(self._seed, call)
 
 
 def _with_fields(each: Any, fields: Any) -> Any:

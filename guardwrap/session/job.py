@@ -33,10 +33,35 @@ from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
 
-__all__ = ["LEARNER", "Job", "RequestOptions", "backend_for"]
+__all__ = ["Job", "RequestOptions", "backend_for", "in_learner"]
 
-LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
+Made = TypeVar("Made")
+
+_LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
 """Learns twists and makes plans for calls in event loops, one at a time: other callers do not wait for it."""
+
+
+async def in_learner(work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
+    """Return the result of work that draws attempts before a call can begin, without blocking the event loop.
+
+    Parameters
+    ----------
+    work
+        Learns a twist, or makes a plan.
+    on_busy
+        Called with True before the work and with False after it, in the thread that does it.
+    """
+
+    def done() -> Made:
+        if on_busy is not None:
+            on_busy(True)
+        try:
+            return work()
+        finally:
+            if on_busy is not None:
+                on_busy(False)
+
+    return await asyncio.get_running_loop().run_in_executor(_LEARNER, done)
 
 
 @dataclass(frozen=True)
@@ -156,17 +181,7 @@ class Job:
         """Make requests like ``requests``, without blocking the event loop while a twist is learned."""
         if not self.learns:
             return self.requests(prompts)
-
-        def learn() -> Iterator[Request]:
-            if self.on_busy is not None:
-                self.on_busy(True)
-            try:
-                return self.requests(prompts)
-            finally:
-                if self.on_busy is not None:
-                    self.on_busy(False)
-
-        return await asyncio.get_running_loop().run_in_executor(LEARNER, learn)
+        return await in_learner(lambda: self.requests(prompts), self.on_busy)
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""

@@ -140,13 +140,13 @@ class LocalSession(BaseSession):
         """Write the twist of the wrapper's constraint to a file; see ``GuardedGenerator.save_twist``."""
         from guardwrap.adapters.fingerprints import fingerprint  # imports peft
 
-        own = self.constraint.digest
+        wanted = self.constraint.digest
         with self._learning:
-            learned = [each for (digest, *_), each in self._learned.items() if digest == own and each[0].learned]
+            learned = [each for (digest, *_), each in self._learned.items() if digest == wanted and each[0].learned]
         if not learned:
             raise UsageError("no twist was learned for this constraint; draw texts with proposal=Twisted() first")
         twisted, (model, *_) = learned[-1]
-        twisted.write(Path(path), own, fingerprint(model))
+        twisted.write(Path(path), wanted, fingerprint(model))
 
     @property
     def takes_chats(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,11 @@ __all__ = ["CharacterClasses", "Kind"]
 Kind = tuple[bool, ...]
 """Whether a character belongs to each class."""
 
-_CHARACTERS = "".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000)
-"""The characters that kinds are looked for in. The kinds of those beyond them, rare Han characters, occur in them."""
+
+@cache
+def _characters() -> str:
+    """Return those that kinds are looked for in. The kinds of those beyond them, rare Han characters, occur in them."""
+    return "".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000)
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,17 @@ class CharacterClasses:
     @cached_property
     def kinds(self) -> dict[Kind, str]:
         """The kinds, each with its first character."""
-        codes = np.zeros(len(_CHARACTERS), dtype=np.int64)
+        characters = _characters()
+        codes = np.zeros(len(characters), dtype=np.int64)
         for number, (source, flags) in enumerate(self.sources):
             check_deadline()
             runs = regex.compile(f"(?:{source})+", flags, cache_pattern=False)
             codes *= 2
-            for run in runs.finditer(_CHARACTERS):
+            for run in runs.finditer(characters):
                 codes[run.start() : run.end()] += 1
             if number % 40 == 39:  # before they exceed 64 bits; kinds are a few hundred at most
                 codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-        firsts = [_CHARACTERS[place] for place in np.unique(codes, return_index=True)[1].tolist()]
+        firsts = [characters[place] for place in np.unique(codes, return_index=True)[1].tolist()]
         return {self._kind(char): char for char in firsts}
 
     def kind_of(self, char: str) -> Kind:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from guardwrap.constraints.json.references import pointer_keys
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.twists.automata import TooManyStates
 from guardwrap.twists.pattern_programs import Unsupported
@@ -213,8 +214,7 @@ class JSONNodeReader:
         if not isinstance(reference, str) or not reference.startswith("#") or reference[1:2] not in ("", "/"):
             raise Unsupported
         schema = self.schema
-        for step in reference[2:].split("/") if len(reference) > 1 else ():
-            key = step.replace("~1", "/").replace("~0", "~")
+        for key in pointer_keys(reference[1:]) if len(reference) > 1 else ():
             if not isinstance(schema, dict) or key not in schema:
                 raise Unsupported
             schema = schema[key]

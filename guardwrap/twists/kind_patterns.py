@@ -9,7 +9,7 @@ import regex
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.count import Count
-from guardwrap.constraints.kinds.counted_items import item_pattern, plain_word
+from guardwrap.constraints.kinds.counted_items import AFTER_ENDS, COUNTED_ENDS, item_pattern, plain_word
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.constraints.kinds.word_lists import LISTED, listed_words
 from guardwrap.constraints.kinds.wording import Case, OneOf
@@ -34,7 +34,7 @@ class TextPattern(NamedTuple):
         The names of its flags.
     whole
         Whether it must match the whole text, and not only somewhere.
-    own
+    version1
         Whether it is one of guardwrap's own, in version 1 of ``regex``.
     absent
         Whether it must not match.
@@ -43,7 +43,7 @@ class TextPattern(NamedTuple):
     source: str
     flags: Sequence[str] = ()
     whole: bool = False
-    own: bool = True
+    version1: bool = True
     absent: bool = False
 
 
@@ -61,7 +61,7 @@ def patterns_of(constraint: Constraint) -> list[TextPattern]:
     if isinstance(constraint, Regex):
         known = constraint.checksum is None
         whole = constraint.match == "fullmatch"
-        return [TextPattern(constraint.pattern, constraint.flags, whole, own=False)] if known else []
+        return [TextPattern(constraint.pattern, constraint.flags, whole, version1=False)] if known else []
     if isinstance(constraint, OneOf):
         return [TextPattern(f"{_SPACE}{_one_of(constraint.texts)}{_SPACE}", _flags(constraint.ignore_case), whole=True)]
     if isinstance(constraint, Edges):
@@ -93,11 +93,11 @@ def counted_program(constraint: Count) -> tuple[Program, CountedMatch]:
         raise Unsupported
     if constraint.pattern is not None:
         program, item = program_of(constraint.pattern, _flags(constraint.ignore_case), repeated=True), CountedMatch()
-    elif constraint.of in _ENDS:
+    elif constraint.of in COUNTED_ENDS:
         program = sentence_program()
         item = _ending(program, str(constraint.of))
     else:
-        program = program_of(item_pattern(str(constraint.of)), own=True, repeated=True)
+        program = program_of(item_pattern(str(constraint.of)), version1=True, repeated=True)
         item = _kept(program, str(constraint.of), constraint.language)
     if constraint.shortest == 1:
         return program, item
@@ -150,17 +150,16 @@ _AT_MARK = "|".join(
     )
 )
 _SENTENCE = rf"(?:\d{{1,3}}\.(?=\s)|(?=\S))(?s:{_ABBREVIATED}|.)*?(?:{_AT_MARK}|(?=\n)|\Z)"
-_ENDS = {"statements": ".。｡।…۔", "questions": "?？؟", "exclamations": "!！"}
 
 
 def sentence_program() -> Program:
     """Return the program of sentences, by the most frequent of the rules of ``sentences``."""
-    return program_of(_SENTENCE, own=True, repeated=True)
+    return program_of(_SENTENCE, version1=True, repeated=True)
 
 
 def _ending(program: Program, name: str) -> CountedMatch:
     """Return which sentences count, by their last mark."""
-    ends, closing = _ENDS[name], "\"'”’“‘»«)]」』）】 \n\t"
-    for chars in (ends, closing):
+    ends = COUNTED_ENDS[name]
+    for chars in (ends, AFTER_ENDS):
         program.class_of(f"[{regex.escape(chars)}]")
-    return CountedMatch(False, lambda item, char: item if char in closing else char in ends, bool)
+    return CountedMatch(False, lambda item, char: item if char in AFTER_ENDS else char in ends, bool)

@@ -150,7 +150,8 @@ class Program:
         Parameters
         ----------
         threads
-            The threads, the preferred ones first. Of several at one step only the first continues.
+            The threads, the preferred ones first. Of several at one step only the first continues. Those after which
+            the text must end do so only there.
         before, behind
             The context of the characters around the place; None at the edges of the text.
         breaks
@@ -160,7 +161,7 @@ class Program:
         """
         check_deadline()
         seen = set()
-        stack = [*threads][::-1]
+        stack = [thread for thread in threads if behind is None or not thread.last][::-1]
         while stack:
             thread = stack.pop()
             if thread[:2] in seen:
@@ -181,7 +182,7 @@ class Program:
                 yield thread
 
 
-def program_of(pattern: str, flags: Sequence[str] = (), *, own: bool = False, repeated: bool = False) -> Program:
+def program_of(pattern: str, flags: Sequence[str] = (), *, version1: bool = False, repeated: bool = False) -> Program:
     """Return the program of an expression of ``regex``.
 
     Parameters
@@ -190,7 +191,7 @@ def program_of(pattern: str, flags: Sequence[str] = (), *, own: bool = False, re
         The expression.
     flags
         The names of its flags, such as ``"ignorecase"``.
-    own
+    version1
         Whether it is one of guardwrap's own, in version 1 of ``regex``.
     repeated
         Whether to look for all matches, one after the other, and not for one. None of them may be empty.
@@ -203,11 +204,11 @@ def program_of(pattern: str, flags: Sequence[str] = (), *, own: bool = False, re
         If it is too large.
     """
     plain, named = _named_classes(pattern)
-    parsed = parse_pattern(plain, flags, as_re=own)
-    if parsed is None or (repeated and not own and parsed.getwidth()[0] == 0):
+    parsed = parse_pattern(plain, flags, as_re=version1)
+    if parsed is None or (repeated and not version1 and parsed.getwidth()[0] == 0):
         raise Unsupported
     program = Program()
-    version = regex.VERSION1 if own else regex.VERSION0
+    version = regex.VERSION1 if version1 else regex.VERSION0
     writer = _Writer(program, named, version)
     head = program.add(End())
     start = writer.sequence(parsed, parsed.state.flags, program.add(Match(head if repeated else None)))

@@ -29,8 +29,7 @@ def match_progress(program: Program, *, whole: bool) -> Progress:
     def reached(state: Any, behind: Kind | None, breaks: bool) -> list[Thread]:
         threads, before = state
         begun = threads if whole else threads | {start}  # a match may begin anywhere
-        lasting = begun if behind is None else [thread for thread in begun if not thread.last]
-        return [*program.reached(lasting, before, behind, breaks=breaks)]
+        return [*program.reached(begun, before, behind, breaks=breaks)]
 
     def step(state: Any, kind: Kind) -> Any:
         if state is True:
@@ -100,8 +99,7 @@ def count_progress(program: Program, enough: int, within: Callable[[int], bool],
     @lru_cache(_KEPT)
     def reached(state: Any, behind: Kind | None, breaks: bool) -> list[Thread]:
         threads, before = state
-        lasting = threads if behind is None else [thread for thread in threads if not thread.last]
-        return [*program.reached(lasting, before, behind, breaks=breaks, matched=matched)]
+        return [*program.reached(threads, before, behind, breaks=breaks, matched=matched)]
 
     def step(state: Any, kind: Kind) -> Any:
         if state is True:

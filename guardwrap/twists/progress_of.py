@@ -150,7 +150,7 @@ def _(constraint: Regex | OneOf | Edges | Case) -> Automaton | None:
 
 
 def _matching(pattern: TextPattern) -> Automaton:
-    program = program_of(pattern.source, pattern.flags, own=pattern.own)
+    program = program_of(pattern.source, pattern.flags, version1=pattern.version1)
     automaton = build(match_progress(program, whole=pattern.whole))
     return _negated(automaton) if pattern.absent else automaton
 

@@ -12,8 +12,8 @@ import pytest
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
 from guardwrap.errors import UsageError
 from guardwrap.planning import choice
-from guardwrap.planning.drawing import later_seed
 from guardwrap.samplers import auto, sampler_named
+from guardwrap.scheduling.randomness import seed_for
 from guardwrap.testing import World, goodness_of_fit, table_world
 
 EASY, RARE = Keyword("a", whole_words=False), Keyword("hgab", whole_words=False)
@@ -80,10 +80,10 @@ def test_texts_follow_the_model_whatever_the_plan_saw(monkeypatch: pytest.Monkey
         return seed
 
     rate = sum(p for ids, p in world.law().items() if ids in law)
-    shares = drawn(later_seed)
+    shares = drawn(seed_for)
     expected = {True: rate, False: 1 - rate}
     assert goodness_of_fit(shares, expected) > 1e-3
-    monkeypatch.setattr(choice, "later_seed", same)
+    monkeypatch.setattr(choice, "seed_for", same)
     assert goodness_of_fit(drawn(same), expected) < 1e-3, "negative control: the run repeats the attempts of the plan"
 
 
@@ -104,6 +104,6 @@ def test_it_is_named_wherever_samplers_are(world: World, tmp_path: Any) -> None:
     assert "auto" in awaited.report.notes[-1]
     assert len(guarded([world.prompt] * 2, **world.settings)) == 2
     assert guarded.run([], **world.settings) == []
-    assert later_seed(1, "auto None") != 1
+    assert seed_for(1, "auto None") != 1
     with pytest.raises(UsageError, match="sampler='auto' is chosen for a whole call"):
         guarded.generate(world.tokenizer(world.prompt, return_tensors="pt")["input_ids"], **world.settings)

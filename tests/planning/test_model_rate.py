@@ -14,10 +14,11 @@ from guardwrap import Constraint, GuardedGenerator, Keyword, Prompt, Regex, Twis
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw, Estimate
-from guardwrap.planning.alternatives import Goal, goal_of
-from guardwrap.planning.drawing import Drawing, PilotAttempts, expected_attempts, later_seed
+from guardwrap.planning.drawing import Drawing, PilotAttempts, expected_attempts
 from guardwrap.planning.model_rate import MARKOV, model_rate
 from guardwrap.samplers import Attempt, rejection
+from guardwrap.samplers.protocol import Goal
+from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World, table_world
 
@@ -102,9 +103,9 @@ def test_a_twist_is_one_of_the_ways_and_pays_for_what_it_learns() -> None:
     few = guarded_of(world).plan(world.prompt, **{**options, "pilot": 63})
     assert few.left_out == "not tried, as it takes 384 attempts to learn: a twist; pass pilot=64 or more"
     assert str(few).endswith(f"({few.left_out})")
-    own = guarded_of(world, proposal=Twisted(), sampler="qrs").plan(world.prompt, **options)
-    assert [way.source for way in own.ways].count("the model itself, twisted") == 1
-    assert own.ways[0].learning == 384
+    plan = guarded_of(world, proposal=Twisted(), sampler="qrs").plan(world.prompt, **options)
+    assert [way.source for way in plan.ways].count("the model itself, twisted") == 1
+    assert plan.ways[0].learning == 384
 
 
 def test_a_plan_is_cheap_beside_its_run() -> None:
@@ -151,8 +152,7 @@ def test_stages_draw_other_attempts_and_a_plan_takes_one_seed() -> None:
         texts.append(guarded.run(world.prompt, num_return_sequences=5, **world.settings)[0].texts)
     assert texts[0] == texts[1], "the seeds of later calls depend on the size of a pilot"
     assert (
-        len({later_seed(1, "attempts from 8"), later_seed(1, "attempts from 16"), later_seed(2, "attempts from 8"), 1})
-        == 4
+        len({seed_for(1, "attempts from 8"), seed_for(1, "attempts from 16"), seed_for(2, "attempts from 8"), 1}) == 4
     )
 
 
@@ -163,9 +163,9 @@ def test_expected_attempts() -> None:
 
 
 def test_ways_are_compared_at_the_distance_of_the_call() -> None:
-    assert goal_of(None) == goal_of(rejection) == goal_of(qrs()) == Goal(0.05, None)
-    assert goal_of(qrs(target_tvd=0.2, pilot=30)) == Goal(0.2, 30)
-    assert goal_of(qrs(2.0)) == Goal(0.05, 0)
+    assert Goal() == rejection.goal == qrs().goal == Goal(0.05, None)
+    assert qrs(target_tvd=0.2, pilot=30).goal == Goal(0.2, 30)
+    assert qrs(2.0).goal == Goal(0.05, 0)
     world = world_of(1, 1.0)
     costs = []
     for tvd in (0.02, 0.3):

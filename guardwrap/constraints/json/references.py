@@ -20,7 +20,7 @@ from guardwrap.constraints.json.drafts import DRAFT_2019, DRAFTS, UNDECLARED, Dr
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError
 
-__all__ = ["Known", "References", "SchemaPlace", "Scope", "meta_schemas"]
+__all__ = ["Known", "References", "SchemaPlace", "Scope", "meta_schemas", "pointer_keys"]
 
 HERE = "urn:guardwrap:schema"  # the URI of a schema without an $id
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -285,9 +285,8 @@ class References:
             return None if named is None else SchemaPlace(named, uri)
         if id(schema) in self.known:
             draft = self.known[id(schema)].draft
-        for step in fragment[1:].split("/"):
+        for key in pointer_keys(fragment):
             check_deadline()
-            key = step.replace("~1", "/").replace("~0", "~")
             try:
                 schema = _item(schema, key) if isinstance(schema, list) else schema[key]
             except (LookupError, TypeError):  # TypeError if the value is not a mapping or list
@@ -295,6 +294,11 @@ class References:
             if id(schema) in self.known:
                 _, base, draft, _ = self.known[id(schema)]
         return SchemaPlace(schema, base, draft)
+
+
+def pointer_keys(pointer: str) -> list[str]:
+    """Return the keys of a JSON Pointer that begins with a slash (RFC 6901)."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
 
 
 def _item(items: list[Any], key: str) -> Any:

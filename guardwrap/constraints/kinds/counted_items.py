@@ -13,7 +13,18 @@ from guardwrap.constraints.views import sentences
 from guardwrap.constraints.words import WORD
 from guardwrap.documents.time_limits import check_deadline, matches
 
-__all__ = ["Item", "found_items", "is_palindrome", "is_run", "item_pattern", "plain_word", "settled_items", "total"]
+__all__ = [
+    "AFTER_ENDS",
+    "COUNTED_ENDS",
+    "Item",
+    "found_items",
+    "is_palindrome",
+    "is_run",
+    "item_pattern",
+    "plain_word",
+    "settled_items",
+    "total",
+]
 
 Item = Literal[
     "letters",
@@ -81,10 +92,11 @@ class _Rule(NamedTuple):
 
 
 _PICTURE = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)\p{Emoji_Modifier}?"
-_ENDS = {"statements": ".。｡।…۔", "questions": "?？؟", "exclamations": "!！"}
+COUNTED_ENDS = {"statements": ".。｡।…۔", "questions": "?？؟", "exclamations": "!！"}
 """What the sentences end with that are counted."""
 
-_CLOSING = "\"'”’“‘»«)]」』）】 \n\t"
+AFTER_ENDS = "\"'”’“‘»«)]」』）】 \n\t"
+"""What may follow the last mark of a sentence."""
 
 _RULES: dict[str, _Rule] = {
     "letters": _Rule(r"\p{L}", one=True),
@@ -101,7 +113,7 @@ _RULES: dict[str, _Rule] = {
     "lowercase_words": _Rule(WORD, tail=2, begun=False, keep=str.islower),
     "palindromes": _Rule(WORD, tail=2, begun=False, keep=is_palindrome),
     **{name: _Rule(WORD, tail=2, begun=False) for name in LISTED},
-    **{name: _Rule("", begun=False) for name in _ENDS},
+    **{name: _Rule("", begun=False) for name in COUNTED_ENDS},
     "numbers": _Rule(r"(?<!\w)[-+]?\p{Nd}+(?:[.,]\p{Nd}+)*", tail=2),
     "bullets": _Rule(r"(?m)^[ \t]*[*\-+•][ \t]+\S"),
     "numbered_items": _Rule(r"(?m)^[ \t]*\p{Nd}{1,3}[.)][ \t]+\S"),
@@ -158,9 +170,9 @@ def settled_items(item: str, prefix: str, language: str = "en", *, exactly: bool
 
 
 def _found(item: str, text: str, language: str, last: int, *, whole: bool) -> Iterator[str]:
-    if item in _ENDS:
+    if item in COUNTED_ENDS:
         ended = sentences(text) if whole else sentences(text)[:-1]
-        yield from (sentence for sentence in ended if sentence.rstrip(_CLOSING).endswith(tuple(_ENDS[item])))
+        yield from (sentence for sentence in ended if sentence.rstrip(AFTER_ENDS).endswith(tuple(COUNTED_ENDS[item])))
         return
     keep = (lambda word: plain_word(word) in listed_words(item, language)) if item in LISTED else _RULES[item].keep
     for match in matches(_COMPILED[item], text):
