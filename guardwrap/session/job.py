@@ -31,7 +31,8 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
-from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
+from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
+from guardwrap.twists.twist import Twist
 
 __all__ = ["Job", "RequestOptions", "backend_for", "in_learner"]
 
@@ -206,20 +207,20 @@ class Job:
             self.twists.constraint.learn(first, self._attempts)
         return chain(first, prompts)
 
-    def _attempts(self, prompts: Sequence[PreparedPrompt], count: int, seed: int, twist: MakeTwist) -> Spent:
-        """Draw attempts that are not returned, ``count`` for each prompt, and return their cost."""
+    def _attempts(self, prompts: Sequence[PreparedPrompt], twists: Sequence[Twist], count: int, seed: int) -> Learned:
+        """Draw attempts that are not returned, ``count`` for each prompt."""
         sampler, attempts = collecting(weigh=False)
         seconds = self.asked.budget.max_seconds  # learning takes at most as long as the call itself may
         budget = Budget(max_attempts=count, max_seconds=None if seconds is None else seconds / ROUNDS)
         asked = RequestOptions(self.asked.constraint, sampler, budget, seed)
         requests = []
-        for prompt in prompts:
+        for prompt, twist in zip(prompts, twists, strict=True):
             many = replace(prompt, law=replace(prompt.law, count=count))
             request = replace(self, twists=None, weigh=None, on_text=None, on_end=None).request(many, asked)
-            requests.append(replace(request, twist=twist(prompt), lookahead=None))
+            requests.append(replace(request, twist=twist, lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
-        drawn = sum(len(each) for each in attempts)
-        return Spent(drawn, sum(outcome.report.usage.computed_tokens for outcome in outcomes))
+        spent = sum(map(len, attempts)), sum(outcome.report.usage.computed_tokens for outcome in outcomes)
+        return Learned(Spent(*spent), [[attempt.draw.token_ids for attempt in each] for each in attempts])
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.

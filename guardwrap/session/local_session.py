@@ -35,7 +35,8 @@ from guardwrap.proposals import Masked, Twisted, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
-from guardwrap.session.twisting import Spent, TwistedConstraint, Twists
+from guardwrap.session.twisting import MASKED_INSTEAD, Spent, TwistedConstraint, Twists
+from guardwrap.twists.automata import MOST_STATES
 
 if TYPE_CHECKING:
     from guardwrap.adapters.card import Figures
@@ -201,6 +202,8 @@ class LocalSession(BaseSession):
         except UsageError:
             return None
         digest = job.asked.constraint.digest
+        if job.twists is None:
+            return None
         alike = job.each is None or all(each.constraint.digest == digest for each in job.each)
         return twisted if alike else None
 
@@ -323,6 +326,13 @@ class LocalSession(BaseSession):
         twists = None
         if proposal is not None and proposal.twisted is not None:
             twists = self._twists(proposal, constraint, stable)
+            if twists is None and proposal.twisted.learned is not None:
+                raise UsageError(
+                    f"no automaton follows {constraint.title}, so no twist was learned for it; leave learned= out"
+                )
+            if twists is None:
+                masked, proposal = Masked(), replace(proposal, twisted=None, masked=Masked())
+                notes += (MASKED_INSTEAD.format(MOST_STATES, constraint.title),)
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
         if causal:
@@ -347,13 +357,13 @@ class LocalSession(BaseSession):
             batches=self.batches,
         )
 
-    def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists:
-        """Return the twists of a call, whose values may be learned already.
+    def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:
+        """Return the twists of a call, which may be learned already; None if no automaton follows the constraint.
 
         Raises
         ------
         UsageError
-            If no automaton follows the constraint, or the text of tokens is not known.
+            If the text of tokens is not known.
         """
         assert proposal.twisted is not None
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
@@ -363,13 +373,15 @@ class LocalSession(BaseSession):
         with self._learning:
             known = self._learned.get(key)
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
-        new = known or (TwistedConstraint.of(constraint, stable.vocabulary), source)
+        twisted = known[0] if known else TwistedConstraint.of(constraint, stable.vocabulary, proposal.pipe.model)
+        if twisted is None:
+            return None
         if known is None and path is not None:
             from guardwrap.adapters.fingerprints import fingerprint  # imports peft
 
-            new[0].read(Path(path), constraint.digest, fingerprint(proposal.pipe.model))
+            twisted.read(Path(path), constraint.digest, fingerprint(proposal.pipe.model))
         with self._learning:
-            learned, _ = self._learned.setdefault(key, new)
+            learned, _ = self._learned.setdefault(key, (twisted, source))
             self._learned.move_to_end(key)
             if len(self._learned) > TWISTS:
                 self._learned.popitem(last=False)

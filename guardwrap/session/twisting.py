@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.vocabulary import Vocabulary
-from guardwrap.twists.automata import MOST_STATES
+from guardwrap.proposals import Twisted
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values, log_values
+from guardwrap.twists.tilt import StepRecords, TiltData
+from guardwrap.twists.token_embeddings import TokenEmbeddings
 from guardwrap.twists.token_states import TokenStates
 from guardwrap.twists.twist import Twist, model_share_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
@@ -23,22 +24,24 @@ from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twis
 if TYPE_CHECKING:
     from guardwrap.adapters.fingerprints import Fingerprint
 
-__all__ = ["PROMPTS", "MakeTwist", "Spent", "TwistedConstraint", "Twists"]
+__all__ = ["MASKED_INSTEAD", "PROMPTS", "Learned", "Spent", "TwistedConstraint", "Twists"]
 
 PROMPTS = 4
 """The most prompts of a call whose attempts are learned from."""
 
-ROUNDS, ATTEMPTS = 3, 128
-"""Rounds of learning, and attempts in each. The first round draws from the model, the others with what is known."""
+ROUNDS, ATTEMPTS = 6, 64
+"""Rounds of learning, and attempts in each. The first draws from the model, and the second with the values of states.
+
+From the third on, tokens are tilted as well, and attempts are drawn with the strength and the share of the model that
+calls use.
+"""
 
 MOST_VALUES = 4_000_000
 """The most values of a constraint, 32 MB: states, times tokens."""
 
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
-_NONE = (
-    "Twisted() follows keywords, lengths, Finished(), regular expressions, counts, closed JSON schemas, and their "
-    "combinations by &, | and ~, with up to {} states; {} is none of these, so use Masked()"
-)
+MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
+"""The note of calls whose constraint has no automaton."""
 
 _TOO_LONG = (
     "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
@@ -49,8 +52,6 @@ _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
 _UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it again"
 
-MakeTwist = Callable[[PreparedPrompt], Twist]
-
 
 class Spent(NamedTuple):
     """The cost of attempts that are not returned."""
@@ -59,8 +60,23 @@ class Spent(NamedTuple):
     computed_tokens: int = 0
 
 
-Attempts = Callable[[Sequence[PreparedPrompt], int, int, MakeTwist], Spent]
-"""Draws attempts for each of several prompts: their number, a seed, and the twist of each prompt."""
+class Learned(NamedTuple):
+    """What attempts for learning give.
+
+    Parameters
+    ----------
+    spent
+        Their cost.
+    token_ids
+        For each prompt, the new tokens of each attempt.
+    """
+
+    spent: Spent
+    token_ids: Sequence[Sequence[Sequence[int]]]
+
+
+Attempts = Callable[[Sequence[PreparedPrompt], Sequence[Twist], int, int], Learned]
+"""Draws attempts for each of several prompts with their twists: how many for each, and a seed."""
 
 
 @dataclass(eq=False)
@@ -69,8 +85,12 @@ class TwistedConstraint:
 
     Attributes
     ----------
+    embeddings : TokenEmbeddings or None
+        The output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt.
     values : numpy.ndarray or None
         log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned.
+    tilt : numpy.ndarray or None
+        e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet.
     rounds : int
         The rounds of learning that were not cut short by a time limit.
     spent : Spent
@@ -84,28 +104,32 @@ class TwistedConstraint:
     states: TokenStates
     counts: SoftCounts
     title: str = ""
+    embeddings: TokenEmbeddings | None = None
     values: Values | None = None
+    tilt: Values | None = None
     rounds: int = 0
     spent: Spent = field(default_factory=Spent)
     origin: str | None = None
     earlier: int = 0
+    _data: TiltData = field(default_factory=TiltData, repr=False)
     _learning: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
-    def of(cls, constraint: Constraint, vocabulary: Vocabulary | None) -> TwistedConstraint:
-        """Return the constraint with its automaton.
+    def of(cls, constraint: Constraint, vocabulary: Vocabulary | None, model: Any) -> TwistedConstraint | None:
+        """Return the constraint with its automaton, for attempts that are drawn from a model; None if there is none.
 
         Raises
         ------
         UsageError
-            If there is none, or the text of tokens is not known.
+            If the text of tokens is not known.
         """
         if vocabulary is None:
             raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
         automaton = automaton_of(constraint)
         if automaton is None:
-            raise UsageError(_NONE.format(MOST_STATES, constraint.title))
-        return cls(TokenStates(automaton, vocabulary), SoftCounts(len(automaton)), constraint.title)
+            return None
+        states = TokenStates(automaton, vocabulary)
+        return cls(states, SoftCounts(len(automaton)), constraint.title, TokenEmbeddings.of(model))
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -124,7 +148,7 @@ class TwistedConstraint:
         UsageError
             If it cannot be read, or is for another constraint.
         """
-        header, self.counts = read_twist(path, len(self.states.automaton))
+        header, self.counts, tilt = read_twist(path, len(self.states.automaton))
         if header.constraint != digest:
             raise UsageError(_OTHER_CONSTRAINT.format(str(path), header.title, self.title))
         if header.automaton != automaton_digest(self.states.automaton):
@@ -132,7 +156,10 @@ class TwistedConstraint:
         most = min(header.tokens, MOST_VALUES // len(self.states.automaton) - 1)
         self.values, self.rounds = log_values(self.states.automaton, self.counts, most), ROUNDS
         self.earlier = header.attempts
-        other = "" if header.model == model.model_dump() else _OTHER_MODEL
+        same = header.model == model.model_dump()
+        if same and tilt is not None and self.embeddings is not None and len(tilt) == len(self.embeddings.weight):
+            self.tilt = tilt  # it belongs to the model's tokens
+        other = "" if same else _OTHER_MODEL
         self.origin = _READ.format(str(path), header.attempts, other)
 
     def write(self, path: Path, digest: str, model: Fingerprint) -> None:
@@ -152,7 +179,7 @@ class TwistedConstraint:
             tokens=len(self.values) - 1,
             attempts=self.earlier + self.spent.attempts,
         )
-        write_twist(path, header, self.counts)
+        write_twist(path, header, self.counts, self.tilt)
 
     @property
     def learned(self) -> bool:
@@ -175,15 +202,17 @@ class TwistedConstraint:
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
             count = -(-ATTEMPTS // len(prompts))
             while not self.learned:
-                before = self.values
+                twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
                 # After a round that was cut short, the next one draws other attempts.
-                spent = attempts(prompts, count, self.spent.attempts, partial(self._learning_twist, before))
-                self.spent = Spent(*map(sum, zip(self.spent, spent, strict=True)))
+                learned = attempts(prompts, twists, count, self.spent.attempts)
+                self.spent = Spent(*map(sum, zip(self.spent, learned.spent, strict=True)))
                 self.counts.close_round()
                 self.values = log_values(self.states.automaton, self.counts, most)
-                if spent.attempts < count * len(prompts):
+                self._fit(twists, learned)
+                if learned.spent.attempts < count * len(prompts):
                     return
                 self.rounds += 1
+            self._data = TiltData()
 
     def values_for(self, tokens: int) -> Values:
         """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.
@@ -198,8 +227,24 @@ class TwistedConstraint:
             self.values = values = log_values(automaton, self.counts, tokens)
         return values
 
-    def _learning_twist(self, values: Values | None, prompt: PreparedPrompt) -> Twist:
-        return Twist(self.states, values, prompt.law.end_ids, prompt.law.most_new, self.counts)
+    def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist:
+        """Return the twist of a prompt in the next of the rounds of ``attempts`` attempts."""
+        twist = Twist(self.states, self.values, prompt.law.end_ids, prompt.law.most_new, self.counts)
+        if self.rounds < 2:
+            return twist
+        records = None if self.embeddings is None else StepRecords(attempts, prompt.law.most_new)
+        share = model_share_for(self.states.automaton)
+        return replace(twist, strength=Twisted().strength, model_share=share, tilt=self.tilt, records=records)
+
+    def _fit(self, twists: Sequence[Twist], learned: Learned) -> None:
+        """Fit the tilt to the attempts so far."""
+        if self.embeddings is None:
+            return
+        for twist, texts in zip(twists, learned.token_ids, strict=True):
+            if twist.records is not None:
+                self._data.add(texts, twist.records)
+        tilt = self._data.fitted(self.embeddings)
+        self.tilt = tilt if tilt.any() else None
 
 
 @dataclass(frozen=True)
@@ -234,5 +279,6 @@ class Twists:
             prompt.law.end_ids,
             most,
             strength=self.strength,
+            tilt=self.constraint.tilt,
             model_share=share if self.model_share is None else min(self.model_share, share),
         )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values
+from guardwrap.twists.tilt import LIKELY, StepRecords, step_of
 from guardwrap.twists.token_states import TokenStates
 
 __all__ = ["Twist", "model_share_for"]
+
+_LOG_LIKELY = float(np.log(LIKELY))
 
 FLOOR = -12.0
 """The least factor of a token, in nats: every text of the model stays possible, should the automaton be wrong."""
@@ -38,7 +42,7 @@ def model_share_for(automaton: Automaton) -> float:
 
 @dataclass(eq=False)
 class Twist:
-    """Weighs the next tokens of one prompt: a'(x | prefix) is a(x | prefix) ψ(after x)/ψ(now), normalized.
+    """Weighs the next tokens of one prompt: a'(x | prefix) is a(x | prefix) exp(e_x · v) ψ(after x)/ψ(now), normalized.
 
     Parameters
     ----------
@@ -56,6 +60,11 @@ class Twist:
         The power of ψ.
     model_share
         The share of the model's own distribution, among tokens after which a text may still satisfy the constraint.
+    tilt
+        e_x · v of each token in nats, ``[tokens]``, for states from which success is not ``LIKELY``; see ``tilt``. None
+        for v = 0.
+    records
+        Where to keep distributions from which v is learned; None to keep nothing.
     """
 
     states: TokenStates
@@ -65,6 +74,8 @@ class Twist:
     counts: SoftCounts | None = None
     strength: float = 1.0
     model_share: float = 0.0
+    tilt: Values | None = None
+    records: StepRecords | None = None
 
     @property
     def learns(self) -> bool:
@@ -79,8 +90,9 @@ class Twist:
     ) -> Values:
         """Return log a'/a of the possible next tokens, in nats, up to a constant; see ``TokenTwist``.
 
-        It is log ψ(after)/ψ(now), at least ``FLOOR``, and with ``model_share`` = c the logarithm of c + (1 - c) φ/N for
-        tokens after which the constraint can be satisfied, where φ = ψ(after)/ψ(now) and N = Σ a φ.
+        It is log φ with φ = exp(e_x · v) ψ(after)/ψ(now), where the quotient is at least exp(``FLOOR``). With
+        ``model_share`` = c it is the logarithm of c + (1 - c) φ/N for tokens after which the constraint can be
+        satisfied, where N = Σ a φ.
         """
         state, begins = self.states.read(token_ids)
         successors = self.states.after(state, begins=begins)
@@ -96,13 +108,55 @@ class Twist:
         if self.log_values is None:
             return np.zeros(len(log_probabilities))
         left = min(max(self.most - len(token_ids), 1), len(self.log_values) - 1)
-        ahead = self.log_values[left - 1][after]
-        ahead[ends] = 0.0 if self.states.automaton.ended[state] else LOG_DEAD
-        factors: Values = np.maximum(self.strength * (ahead - self.log_values[left][state]), FLOOR)
+        now, ahead = self.log_values[left][state], self.log_values[left - 1][after]
+        ahead[ends] = self._ending(state)
+        by_states = self._by_states(ahead, now)
+        tilted = now < _LOG_LIKELY and (self.tilt is not None or self.records is not None)
+        tilts = self._tilts(tokens, len(ahead)) if tilted else np.zeros(len(ahead))
+        factors: Values = by_states + tilts
+        log_sum = 0.0
         if self.model_share:
             live = ahead > LOG_DEAD
-            log_sum = np.logaddexp.reduce(log_probabilities + factors)
-            factors[live] = np.logaddexp(
-                np.log(self.model_share), np.log1p(-self.model_share) + factors[live] - log_sum
-            )
+            log_sum = float(np.logaddexp.reduce(log_probabilities + factors))
+            factors[live] = self._mixed(factors[live], log_sum)
+        if self.records is not None and tilted:
+            shares = log_probabilities + by_states
+            log_norm = float(np.logaddexp.reduce(log_probabilities + factors))
+            worths = np.where(ahead >= _LOG_LIKELY, np.exp(log_probabilities + ahead), 0.0)
+            log_weight = partial(self._log_weight, state, begins, left, log_sum, log_norm)
+            kept = self.records.kept
+            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, log_weight)
         return factors
+
+    def _ending(self, state: int) -> float:
+        """Return log ψ after the end of a text in a state."""
+        return 0.0 if self.states.automaton.ended[state] else LOG_DEAD
+
+    def _by_states(self, ahead: Values, now: float) -> Values:
+        return np.maximum(self.strength * (ahead - now), FLOOR)
+
+    def _mixed(self, factors: Values, log_sum: float) -> Values:
+        """Return the factors with the model's share; ``log_sum`` is log Σ a φ."""
+        mixed: Values = np.logaddexp(np.log(self.model_share), np.log1p(-self.model_share) + factors - log_sum)
+        return mixed
+
+    def _tilts(self, tokens: npt.NDArray[np.int64] | None, columns: int) -> Values:
+        """Return e_x · v of each column, ``[columns]``."""
+        if self.tilt is None:
+            return np.zeros(columns)
+        return self.tilt[:columns] if tokens is None else self.tilt[tokens]
+
+    def _log_weight(self, state: int, begins: bool, left: int, log_sum: float, log_norm: float, token: int) -> float:
+        """Return log a(x)/a'(x) in nats of a token x that is drawn in a state with some tokens left.
+
+        ``log_norm`` is the logarithm of the sum of a(x) times the factors.
+        """
+        assert self.log_values is not None
+        successors = self.states.after(state, begins=begins)
+        after = int(successors[token]) if token < len(successors) else state
+        ahead = self._ending(state) if token in self.end_ids else float(self.log_values[left - 1][after])
+        factors = self._by_states(np.array([ahead]), self.log_values[left][state])
+        factors += 0.0 if self.tilt is None else self.tilt[token]
+        if self.model_share and ahead > LOG_DEAD:
+            factors = self._mixed(factors, log_sum)
+        return log_norm - float(factors[0])

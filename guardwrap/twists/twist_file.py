@@ -16,14 +16,14 @@ from scipy.sparse import csr_array, vstack
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.twists.automata import Automaton
-from guardwrap.twists.state_values import SoftCounts
+from guardwrap.twists.state_values import SoftCounts, Values
 
 __all__ = ["TwistHeader", "automaton_digest", "read_twist", "write_twist"]
 
 MOST_BYTES = 200_000_000
 """The largest file that is read, and the most that its parts may take in memory."""
 
-_ARRAYS = {"states": "i", "visits": "i", "ends": "f", "data": "f", "indices": "i", "indptr": "i"}
+_ARRAYS = {"states": "i", "visits": "i", "ends": "f", "data": "f", "indices": "i", "indptr": "i", "tilt": "f"}
 """The arrays of a file, and whether each has integers or floats."""
 
 
@@ -66,7 +66,7 @@ def automaton_digest(automaton: Automaton) -> str:
     return digest.hexdigest()
 
 
-def write_twist(path: Path, header: TwistHeader, counts: SoftCounts) -> None:
+def write_twist(path: Path, header: TwistHeader, counts: SoftCounts, tilt: Values | None) -> None:
     """Write a file, or replace it, atomically.
 
     Raises
@@ -86,6 +86,7 @@ def write_twist(path: Path, header: TwistHeader, counts: SoftCounts) -> None:
         data=onward.data,
         indices=onward.indices.astype(np.int64),
         indptr=onward.indptr.astype(np.int64),
+        tilt=np.zeros(0) if tilt is None else tilt,
     )
     try:
         write_whole(path, [content.getvalue()])
@@ -93,7 +94,7 @@ def write_twist(path: Path, header: TwistHeader, counts: SoftCounts) -> None:
         raise UsageError(f"cannot write the twist {str(path)!r}: {error.strerror}; choose another path") from None
 
 
-def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts]:
+def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts, Values | None]:
     """Read a file for an automaton.
 
     Parameters
@@ -107,8 +108,8 @@ def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts]:
     -------
     TwistHeader
         What it is for. The caller compares that.
-    SoftCounts
-        What was learned.
+    SoftCounts, numpy.ndarray or None
+        What was learned: the soft counts, and the tilt of each token in nats, ``[tokens]``; None for no tilt.
 
     Raises
     ------
@@ -123,7 +124,8 @@ def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts]:
         with np.load(path, allow_pickle=False) as arrays:
             header = TwistHeader.model_validate_json(arrays["header"].tobytes())
             named = {name: arrays[name] for name in _ARRAYS}
-        return header, _counts(named, states)
+        tilt = named["tilt"]
+        return header, _counts(named, states), tilt if len(tilt) else None
     except OSError as error:
         raise UsageError(f"cannot read the twist {str(path)!r}: {error.strerror or 'it is damaged'}") from None
     except (KeyError, ValueError, ValidationError, zipfile.BadZipFile, json.JSONDecodeError):
@@ -141,8 +143,10 @@ def _counts(arrays: dict[str, Any], states: int) -> SoftCounts:
     if not sound or np.any(known < 0) or np.any(known >= states):
         raise ValueError("the states are not those of an automaton of this size")
     sums = arrays["data"]
-    if not all(np.all(np.isfinite(each)) and np.all(each >= 0) for each in (ends, sums)):
-        raise ValueError("a sum of probabilities is negative or not finite")
+    if not all(np.all(np.isfinite(each)) and np.all(each >= 0) for each in (ends, sums)) or not np.all(
+        np.isfinite(arrays["tilt"])
+    ):
+        raise ValueError("a sum of probabilities is negative, or a number is not finite")
     onward = csr_array((sums, arrays["indices"], arrays["indptr"]), shape=(len(known), states))
     onward.check_format(full_check=True)
     counts = SoftCounts(states)

@@ -152,8 +152,9 @@ def test_a_twist(client):
     assert reply.guardwrap["proposal"] == "the model itself, twisted"
     assert any("the twist was learned from" in note for note in reply.guardwrap["notes"])
     regex = {**own, "constraint": {"kind": "regex", "pattern": r"(a)\1"}}
-    with pytest.raises(openai.BadRequestError, match="use Masked"):
-        client.chat.completions.create(**ASKED, extra_body={"guardwrap": regex})
+    regex |= {"sampler": "rejection"}
+    masked = client.chat.completions.create(**ASKED, extra_body={"guardwrap": regex, "top_k": -1})
+    assert masked.guardwrap["proposal"] == "the model itself, masked"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from guardwrap import (
     GuardedGenerator,
     Keyword,
     Length,
+    Masked,
     OneOf,
     Prompt,
     Regex,
@@ -37,6 +38,8 @@ from guardwrap.twists import twist
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values
+from guardwrap.twists.tilt import LIKELY, TiltData
+from guardwrap.twists.token_embeddings import TokenEmbeddings
 from guardwrap.twists.twist import model_share_for
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 
@@ -51,8 +54,13 @@ def world_of(**more: Any) -> World:
 
 
 def absurd(automaton: Automaton, counts: SoftCounts, tokens: int) -> Values:
-    """Return values that no model has, between 1/e and e."""
-    return np.random.default_rng(len(automaton)).uniform(-1, 1, (tokens + 1, len(automaton)))
+    """Return values that no model has, between exp(-3) and e."""
+    return np.random.default_rng(len(automaton)).uniform(-3, 1, (tokens + 1, len(automaton)))
+
+
+def absurd_tilt(size: int) -> Values:
+    """Return factors of tokens that nothing was learned of."""
+    return np.random.default_rng(size).normal(size=size)
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +71,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def absurd_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twisting, "log_values", absurd)
+    monkeypatch.setattr(TiltData, "fitted", lambda self, embeddings: absurd_tilt(len(embeddings.weight)))
 
 
 def twisted_law(world: World, rule: Constraint, values: Values, strength: float) -> Texts:
@@ -70,6 +79,8 @@ def twisted_law(world: World, rule: Constraint, values: Values, strength: float)
     a, end = world.law(), world.tokenizer.eos_token_id
     automaton = automaton_of(rule)
     assert automaton is not None
+    embeddings = TokenEmbeddings.of(world.model)
+    tilt = np.zeros(len(world.tokenizer)) if embeddings is None else absurd_tilt(len(embeddings.weight))
     reach: Texts = {}
     for ids, p in a.items():
         for length in range(len(ids) + 1):
@@ -92,15 +103,15 @@ def twisted_law(world: World, rule: Constraint, values: Values, strength: float)
                 after = values[left][state_of(ids)]
                 if ids[-1] == end:
                     after = 0.0 if automaton.ended[now] else -math.inf
-                shares[ids] = step * math.exp(max(strength * (after - values[left + 1][now]), twist.FLOOR))
+                weight = max(strength * (after - values[left + 1][now]), twist.FLOOR)
+                tilted = values[left + 1][now] < math.log(LIKELY)
+                shares[ids] = step * math.exp(weight + (tilt[ids[-1]] if tilted else 0.0))
             total = sum(shares.values())
             # A share of each step is a's, but not of the tokens after which no text passes.
             model_share = 0.6 if (automaton.ended == automaton.cut).all() else 0.0
             for ids, step in steps.items():
                 if ids[-1] != end or automaton.ended[state_of(prefix)]:
                     shares[ids] = model_share * step + (1 - model_share) * shares[ids] / total
-                elif model_share:
-                    shares[ids] = step * math.exp(twist.FLOOR)
             total = sum(shares.values())
             for ids, share in shares.items():
                 over = ids[-1] == end or len(ids) == world.max_new_tokens
@@ -240,7 +251,7 @@ def test_what_is_learned_raises_the_acceptance_and_the_report_says_what_it_cost(
     assert rates[0] < 0.2
     assert rates[1] > 0.6
     (outcome,) = twisted.run(world.prompt, sampler="qrs", **world.settings)
-    assert any("the twist was learned from 96 attempts" in note for note in outcome.report.notes)
+    assert any("the twist was learned from 192 attempts" in note for note in outcome.report.notes)
 
 
 def test_attempts_of_the_pilot_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,11 +346,20 @@ def test_weights_are_exact_for_expressions_and_counts(rule: Constraint) -> None:
     assert abs(weights.mean() - z) < 5 * weights.std() / math.sqrt(len(weights)) + 1e-9
 
 
-def test_what_no_automaton_follows_is_refused() -> None:
+def test_what_no_automaton_follows_is_masked(tmp_path: Any) -> None:
     world = world_of()
-    guarded = GuardedGenerator(world.pipeline(), Finished() | Keyword("a", on="full"), proposal=Twisted())
-    with pytest.raises(UsageError, match="use Masked"):
-        guarded.run(world.prompt, **world.settings)
+    rule = Finished() & Keyword("a", on="full") | Keyword("b", on="full")
+    outcomes = {}
+    for proposal in (Twisted(), Masked()):
+        guarded = GuardedGenerator(world.pipeline(), rule, proposal=proposal, seed=3)
+        (outcomes[type(proposal)],) = guarded.run(
+            world.prompt, num_return_sequences=20, sampler=qrs(1.0), **world.settings
+        )
+    assert outcomes[Twisted].texts == outcomes[Masked].texts
+    assert outcomes[Twisted].report.proposal == "the model itself, masked"
+    assert any("Twisted() masks tokens here" in note for note in outcomes[Twisted].report.notes)
+    with pytest.raises(UsageError, match="leave learned= out"):
+        GuardedGenerator(world.pipeline(), rule, proposal=Twisted(learned=tmp_path / "a.npz")).run(world.prompt)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from guardwrap import GuardedGenerator, Keyword, Length, Masked, Twisted
 from guardwrap.constraints import parse
 from guardwrap.constraints.files.proposal_fields import proposal_spelt
 from guardwrap.errors import UsageError
-from guardwrap.testing import table_world
+from guardwrap.testing import llama_world, table_world
 from guardwrap.twists import twist_file
+from guardwrap.twists.twist_file import read_twist
 
 RULE = Keyword("ab", whole_words=False)
 WORLD = table_world(letters="abc", max_new_tokens=6, temperature=0.8)
@@ -61,6 +62,30 @@ def test_a_twist_of_another_model_is_used_and_noted(saved):
     (outcome,) = guarded_of(world=other, learned=saved[0]).run(other.prompt, **{**CALL, **other.settings})
     assert all("ab" in text for text in outcome.texts)
     assert any("of another model" in note for note in outcome.report.notes)
+
+
+def test_the_tilt_is_saved_for_the_model_that_it_was_learned_for(tmp_path, monkeypatch):
+    """Negative control: without the tilt, the same texts have other probabilities."""
+    world, rule = llama_world(letters="abc", max_new_tokens=6, temperature=0.8), Keyword("abcab", whole_words=False)
+    call = {**CALL, **world.settings, "num_return_sequences": 2}
+    path = tmp_path / "abcab.npz"
+    guarded = guarded_of(rule, world)
+    guarded.run(world.prompt, **{**call, "seed": 6})
+    guarded.save_twist(path)
+    (before,) = guarded.run(world.prompt, **call)
+    (tilted,) = [twisted.tilt for twisted, _ in guarded.session._learned.values()]
+    assert tilted is not None
+    (after,) = guarded_of(rule, world, learned=path).run(world.prompt, **call)
+    assert [draw.log_proposal for draw in after.draws] == [draw.log_proposal for draw in before.draws]
+
+    other = llama_world(7, letters="abc", max_new_tokens=6, temperature=0.8)
+    elsewhere = guarded_of(rule, other, learned=path)
+    elsewhere.run(other.prompt, **call)
+    assert [twisted.tilt for twisted, _ in elsewhere.session._learned.values()] == [None]
+
+    monkeypatch.setattr("guardwrap.session.twisting.read_twist", lambda *args: (*read_twist(*args)[:2], None))
+    (plain,) = guarded_of(rule, world, learned=path).run(world.prompt, **call)
+    assert [draw.log_proposal for draw in plain.draws] != [draw.log_proposal for draw in before.draws]
 
 
 @pytest.mark.parametrize("rule", [Keyword("ba", whole_words=False), RULE & Length(max=4, unit="characters")])

@@ -1,0 +1,309 @@
+"""A tilt of next tokens towards those of satisfying texts, learned from attempts.
+
+States know how far a text has come, but not what it is about: a text leads up to "castle" with a king and a forest. So
+tokens are also weighed by exp(e_x · v), where e_x is the output embedding of token x and v one vector for all steps, a
+direction in which the texts of g differ from those of the model. As embeddings relate tokens to each other, a few
+effective draws of g suffice, where a weight for each token would fit only the tokens of these draws.
+
+v is fitted by maximum likelihood to weighted texts (the cross-entropy method: Rubinstein and Kroese 2004), and these
+need not have succeeded: a text up to step t stands for one of g with the weight a/a' of its tokens times h_t, the
+probability under a that its next token makes success likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from guardwrap.twists.token_embeddings import TokenEmbeddings, Vector
+
+__all__ = ["LIKELY", "Step", "StepRecords", "TiltData", "capped_shares", "step_of"]
+
+LIKELY = 0.1
+"""The value of a state from which success is likely: tokens are tilted in states with less."""
+
+PRIOR_VARIANCE = 8.0
+"""The variance of each coordinate of v, a priori."""
+
+_MOST_KEPT = 2_000_000
+"""The most tokens that the records of one round keep: 16 MB."""
+
+_LEAST, _MOST = 16, 256
+"""The fewest and the most tokens that are kept of one step, the likeliest ones and as many drawn from the others."""
+
+_STEPS = 100
+"""The most steps of the optimizer."""
+
+_LENGTHS = np.linspace(0, 1, 11)
+"""The lengths of v that are tried, relative to that of the best fit."""
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is kept of a step: some next tokens, and where they lead.
+
+    Parameters
+    ----------
+    tokens, logs
+        Next tokens, and the logarithms of their shares a φ in the sum over all tokens, where φ is the factor by states.
+        A token that stands for others has the logarithm of their shares together, as far as the tilt is like its own.
+    leaps, worths
+        The next tokens that lead to a state from which success is likely, and a(x) ψ(state after x) of each.
+    log_weight
+        Returns log a(x)/a'(x) in nats of a next token x.
+    """
+
+    tokens: Ids
+    logs: npt.NDArray[np.float32]
+    leaps: Ids
+    worths: Vector
+    log_weight: Callable[[int], float]
+
+
+@dataclass(eq=False)
+class StepRecords:
+    """The steps of one round's attempts for a prompt, by the tokens before.
+
+    Parameters
+    ----------
+    attempts, most
+        The number of attempts, and the most tokens of each.
+    """
+
+    attempts: int
+    most: int
+    steps: dict[tuple[int, ...], Step] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """How many of the likeliest tokens of a step are kept."""
+        return min(max(_MOST_KEPT // (self.attempts * self.most * 2), _LEAST), _MOST)
+
+
+def step_of(
+    kept: int,
+    tokens: npt.NDArray[np.int64] | None,
+    log_shares: Vector,
+    log_tilts: Vector,
+    worths: Vector,
+    log_weight: Callable[[int], float],
+) -> Step:
+    """Return what is kept of a step.
+
+    The likeliest tokens are kept, and of the others those at equal steps of their cumulative sum. (Not random ones:
+    what is learned depends on attempts alone.)
+
+    Parameters
+    ----------
+    kept
+        How many of the likeliest tokens to keep, and of the others.
+    tokens
+        The token of each column, ``[columns]``; None if column i is token i.
+    log_shares
+        log a φ of each column in nats, up to a constant, ``[columns]``; -inf for tokens that cannot be drawn.
+    log_tilts
+        e_x · v of each column with the present v, ``[columns]``: tokens are chosen by their shares under it.
+    worths
+        a(x) ψ(state after x) where success is likely from there, and 0 elsewhere, ``[columns]``.
+    log_weight
+        Returns log a(x)/a'(x) in nats of a next token x.
+    """
+    columns = np.flatnonzero(log_shares > -np.inf)
+    logs, tilts = log_shares[columns], log_tilts[columns]
+    if len(columns) > 2 * kept:
+        tilted = logs + tilts
+        parts = np.argpartition(-tilted, kept)
+        best, others = parts[:kept], np.sort(parts[kept:])
+        top = tilted[others].max()
+        sums = np.cumsum(np.exp(tilted[others] - top))
+        at = others[np.searchsorted(sums, (np.arange(kept) + 0.5) / kept * sums[-1])]
+        stand_ins = top + np.log(sums[-1] / kept) - tilts[at]
+        logs = np.append(logs[best], stand_ins)
+        columns = columns[np.append(best, at)]
+    leaps = np.flatnonzero(worths)
+    worths = worths[leaps]
+    if tokens is not None:
+        columns, leaps = tokens[columns], tokens[leaps]
+    return Step(columns.astype(np.int32), logs.astype(np.float32), leaps.astype(np.int32), worths, log_weight)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """An attempt up to the first state from which success is likely, or to its end.
+
+    Parameters
+    ----------
+    steps
+        Its steps.
+    tokens
+        The token that was drawn in each, ``[steps]``.
+    worths
+        The weight with which the text before each step leaps there, ``[steps]``.
+    """
+
+    steps: list[Step]
+    tokens: list[int]
+    worths: Vector
+
+
+@dataclass(eq=False)
+class TiltData:
+    """The attempts that v is learned from."""
+
+    attempts: list[_Attempt] = field(default_factory=list)
+
+    def add(self, texts: Sequence[Sequence[int]], records: StepRecords) -> None:
+        """Add the attempts of one prompt and one round, each with its new tokens."""
+        for token_ids in texts:
+            ids, steps, tokens, worths = tuple(token_ids), [], [], []
+            log_weight = 0.0
+            for place, token in enumerate(ids):
+                step = records.steps.get(ids[:place])
+                if step is None:
+                    break
+                steps.append(step)
+                tokens.append(token)
+                worths.append(np.exp(log_weight) * step.worths.sum())
+                log_weight += step.log_weight(token)
+            if sum(worths) > 0:
+                self.attempts.append(_Attempt(steps, tokens, np.array(worths)))
+
+    def fitted(self, embeddings: TokenEmbeddings) -> Vector:
+        """Return e_x · v of each token in nats, ``[tokens]``, for the v that explains the attempts best.
+
+        v maximizes the likelihood, less a penalty. Then it is shortened to the length at which directions that are
+        fitted to half of the attempts explain the other half best (and somewhat less, as they have half of the data):
+        where texts of g have little in common, that is nearly 0.
+        """
+        if len(self.attempts) < 2:
+            return np.zeros(len(embeddings.weight))
+        halves = _Likelihood.of(self.attempts[::2], embeddings), _Likelihood.of(self.attempts[1::2], embeddings)
+        of_halves = [embeddings.products(half.fitted()) for half in halves]
+        losses = [
+            sum(half.loss(length * tilt) for half, tilt in zip(halves, reversed(of_halves), strict=True))
+            for length in _LENGTHS
+        ]
+        best = float(_LENGTHS[int(np.argmin(losses))])
+        # 1 / (1 + r) is the best length where the noise has r times the size of the signal, and halves have 2 r.
+        length = 2 * best / (1 + best)
+        tilt: Vector = length * embeddings.products(_Likelihood.of(self.attempts, embeddings).fitted())
+        return tilt
+
+
+@dataclass(eq=False)
+class _Likelihood:
+    """The likelihood of a direction v, from attempts that are weighted by their shares.
+
+    Parameters
+    ----------
+    embeddings
+        The embeddings e.
+    tokens, logs
+        What is kept of all steps, one after the other.
+    begins, lengths
+        Where each step begins there, and how many tokens it has, ``[steps]``.
+    shares
+        The share of each step, ``[steps]``.
+    drawn
+        The sum of the shares with which each token was drawn, ``[vocabulary]``.
+    ridge
+        The penalty is ridge |v|²/2.
+    """
+
+    embeddings: TokenEmbeddings
+    tokens: Ids
+    logs: npt.NDArray[np.float32]
+    begins: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    shares: Vector
+    drawn: Vector
+    ridge: float
+
+    @classmethod
+    def of(cls, attempts: Sequence[_Attempt], embeddings: TokenEmbeddings) -> _Likelihood:
+        """Return the likelihood of some attempts."""
+        worths = np.array([attempt.worths.sum() for attempt in attempts])
+        capped = capped_shares(worths)
+        drawn = np.zeros(len(embeddings.weight))
+        weighed: list[tuple[float, Step]] = []
+        for scale, attempt in zip((capped / worths).tolist(), attempts, strict=True):
+            # A text that leaps at step t has drawn the tokens before, and one of the leaps there.
+            leaping = scale * attempt.worths
+            later = np.cumsum(leaping[::-1])[::-1]
+            np.add.at(drawn, attempt.tokens, later - leaping)
+            for step, share in zip(attempt.steps, leaping.tolist(), strict=True):
+                if share:
+                    np.add.at(drawn, step.leaps, share * step.worths / step.worths.sum())
+            weighed += [pair for pair in zip(later.tolist(), attempt.steps, strict=True) if pair[0] > 0]
+        lengths = np.array([len(step.tokens) for _, step in weighed])
+        return cls(
+            embeddings,
+            np.concatenate([step.tokens for _, step in weighed]),
+            np.concatenate([step.logs for _, step in weighed]),
+            np.cumsum(lengths) - lengths,
+            lengths,
+            np.array([share for share, _ in weighed]),
+            drawn,
+            float(np.square(capped).sum()) / PRIOR_VARIANCE,
+        )
+
+    def loss(self, tilts: Vector) -> float:
+        """Return -log likelihood of tilts in nats, ``[vocabulary]``, up to a constant."""
+        most, _, sums = self._masses(tilts)
+        return float(self.shares @ (most + np.log(sums)) - self.drawn @ tilts)
+
+    def fitted(self) -> Vector:
+        """Return the v, ``[dimensions]``, that minimizes loss + ridge |v|²/2, which is convex."""
+        size, drawn = len(self.drawn), self.embeddings.sums(self.drawn)
+
+        def penalized(direction: Vector) -> tuple[float, Vector]:
+            most, masses, sums = self._masses(self.embeddings.products(direction))
+            expected = np.bincount(self.tokens, masses * np.repeat(self.shares / sums, self.lengths), minlength=size)
+            loss = float(self.shares @ (most + np.log(sums)) - drawn @ direction)
+            slope = self.embeddings.sums(expected.astype(np.float64)) - drawn
+            return loss + self.ridge * float(direction @ direction) / 2, slope + self.ridge * direction
+
+        options = {"maxiter": _STEPS, "gtol": 1e-6, "ftol": 1e-12}
+        start = np.zeros(self.embeddings.dimensions)
+        result: Vector = minimize(penalized, start, jac=True, method="L-BFGS-B", options=options).x
+        return result
+
+    def _masses(self, tilts: Vector) -> tuple[Vector, Vector, Vector]:
+        """Return the largest exponent of each step, the masses of tokens relative to it, and their sums by step."""
+        exponents = self.logs + tilts[self.tokens]
+        most = np.maximum.reduceat(exponents, self.begins)
+        masses = np.exp(exponents - np.repeat(most, self.lengths))
+        return most, masses, np.add.reduceat(masses, self.begins)
+
+
+def capped_shares(weights: Vector) -> Vector:
+    """Return shares of draws in proportion to their weights, but none above one over the root of their number.
+
+    One draw of huge weight would otherwise decide alone (truncated importance weights: Ionides 2008).
+
+    Parameters
+    ----------
+    weights
+        Positive weights, ``[draws]``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shares with sum 1, ``[draws]``.
+    """
+    low, high = float(weights.min()), float(weights.max())
+    for _ in range(60):
+        middle = (low + high) / 2
+        if middle > np.minimum(weights, middle).sum() / np.sqrt(len(weights)):
+            high = middle
+        else:
+            low = middle
+    capped = np.minimum(weights, high)
+    shares: Vector = capped / capped.sum()
+    return shares
