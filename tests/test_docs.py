@@ -189,7 +189,7 @@ def test_commands_run(page: str, given: Any) -> None:
 def test_negative_control_a_wrong_command_fails(given: Any) -> None:
     given("declare.md")
     assert run_command("chek rules.yaml").exit_code == 2
-    assert run_command("check rules.yaml 'A glass of water.'").exit_code == 1
+    assert run_command("check rules.yaml --text 'A glass of water.'").exit_code == 1
 
 
 def test_constraint_files_are_valid_and_their_examples_hold(given: Any) -> None:
