@@ -15,8 +15,9 @@ import torch
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.explanation import Explanation
 from guardwrap.errors import UsageError, require_whole, strict_arguments
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
 from guardwrap.planning.choice import is_unchosen, with_choice
 from guardwrap.planning.pilot import plan_of
@@ -31,6 +32,7 @@ from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exha
 from guardwrap.session.job import Job, in_learner
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
+from guardwrap.session.plain_texts import explained
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -339,6 +341,31 @@ class GuardedGenerator(PipelineLike):
             constraint, and may stop where it did.
         """
         return self._session.attempts(prompts, count, weigh=weigh, **options)
+
+    def explain(
+        self, text: str | Draw, *, prompt: str = "", constraints: Any = None, fields: Mapping[str, Any] | None = None
+    ) -> Explanation:
+        """Check a text with every part of the constraint, and return which ones reject it, where, and why.
+
+        Parameters
+        ----------
+        text
+            The text, as a complete answer without reasoning and tool calls; or the ``draw`` of an ``Attempt``, with all
+            that the model wrote. An attempt that was stopped early lacks its end, which later parts may miss.
+        prompt
+            The prompt of a text, for rules that compare the two.
+        constraints
+            Replaces the wrapper's constraint, as in a call.
+        fields
+            Values for the placeholders of a constraint file.
+
+        Raises
+        ------
+        CheckFailed
+            If a part crashes or takes too long.
+        """
+        options = {"constraints": constraints, "fields": fields}
+        return explained(self._session, self._session.tokenizer, text, prompt, options)
 
     def plan(self, prompts: Any, *, pilot: int | None = None, max_seconds: float | None = None, **options: Any) -> Plan:
         """Estimate the cost of a call from a small pilot.

@@ -178,6 +178,11 @@ class BaseSession(ABC):
         each = self._each(own, asked)
         return [asked.budget] * count if each is None else [one.budget for one in each]
 
+    def constraint_of(self, options: Mapping[str, Any]) -> Constraint:
+        """Return the constraint of a call with these options, ``constraints`` and ``fields`` among them."""
+        own, _ = self._read(options)
+        return self._asked({**own, "seed": 0}).constraint
+
     def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split the options of a call into guardwrap's and the pipeline's, and read ``constraints``."""
         own = {name: value for name, value in options.items() if name in CALL_OPTIONS}

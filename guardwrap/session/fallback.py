@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import run_check
 from guardwrap.documents.inputs import is_text
-from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest, strict_arguments
-from guardwrap.outcomes import Draw, Outcome
+from guardwrap.outcomes import Outcome
+from guardwrap.session.plain_texts import plain_draw
 
 __all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on_exhausted"]
 
@@ -93,13 +93,7 @@ def completed(
         return outcome
     text = on_exhausted.text
     text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
-    ids: tuple[int, ...] = ()
-    if tokenizer is not None:
-        with tokenizer_lock(tokenizer):
-            ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-    # The parts are for rules on a part of the message: a fallback is the whole answer, without reasoning and calls.
-    draw = Draw(prompt, ids, text, parts=(("answer", (text,)),), begun=begun)
-    if not run_check(constraint, [draw])[0]:
+    if not run_check(constraint, [plain_draw(text, prompt, tokenizer, begun=begun)])[0]:
         note = "the fallback violates the constraint and was withheld"
         report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
         return dataclasses.replace(outcome, report=report)
