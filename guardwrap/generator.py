@@ -24,6 +24,7 @@ from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
+from guardwrap.scheduling.rejected_attempt import OnRejected
 from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
@@ -260,7 +261,13 @@ class GuardedGenerator(PipelineLike):
         return self._delivery.collected(inputs, job, progress=progress)[0]
 
     def stream(
-        self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
+        self,
+        prompts: Iterable[Any],
+        *,
+        first: int = 0,
+        on_outcome: OnOutcome | None = None,
+        on_rejected: OnRejected | None = None,
+        **options: Any,
     ) -> Iterator[Outcome]:
         """Generate lazily, and yield outcomes in the order of the prompts. Prompts are consumed as needed.
 
@@ -273,10 +280,13 @@ class GuardedGenerator(PipelineLike):
             with ``first=k`` and the seed of the run: the texts are those of an uninterrupted run.
         on_outcome
             Called with a prompt's number and its outcome as soon as it ends, even if earlier prompts are still running.
+        on_rejected
+            Called with a ``RejectedAttempt`` for each attempt that violates the constraint, text included.
         """
         inputs = self._session.call_class.read_prompts(prompts).prompts
         require_whole("first", first, 0)
         inputs, job = self._job(inputs, options)
+        job = dataclasses.replace(job, on_rejected=on_rejected)
         served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
         return (outcome for _, outcome in served)
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from guardwrap.cli.failed_prompts import FailedPrompts
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.out_of_order_cache import keep_ahead, path_of
 from guardwrap.cli.progress_log import Far, telling
+from guardwrap.cli.rejected_texts import RejectedTexts
 from guardwrap.cli.results import WrittenLines, line_file, to_line
 from guardwrap.cli.shared import fail, in_one_line, show
 from guardwrap.constraints.files.coerce import PerPromptOptions
@@ -54,6 +56,8 @@ class Run:
         Whether to show no progress.
     kept
         Lines that an earlier run finished out of order, by prompt number.
+    show_rejected
+        The most rejected attempts to print for each prompt.
     fits
         Returns whether such a line is what this run would write for the prompt.
 
@@ -63,6 +67,8 @@ class Run:
         Number of prompts that are done, and of those that did not get all their texts.
     saved : int
         Number of lines that an interrupted run has saved out of order, in a file beside its output.
+    failed : FailedPrompts
+        The prompts of this run that did not get all their texts.
     advice : str
         What to do about the first prompt that did not get all its texts.
     timed : bool
@@ -81,6 +87,7 @@ class Run:
         output: Path | None,
         quiet: bool = False,
         kept: Mapping[int, bytes] | None = None,
+        show_rejected: int = 0,
         fits: Callable[[Item, bytes], bool] = lambda *_: False,
     ) -> None:
         self._items = items
@@ -88,6 +95,7 @@ class Run:
         self._settings = settings
         self._output = output
         self._quiet = quiet
+        self._show_rejected = show_rejected
         self._kept = dict(kept or {})
         self._fits = fits
         self._tell: Callable[[], None] = lambda: None
@@ -101,6 +109,7 @@ class Run:
         self._current: Item | None = None
         self._begun = False
         self._told = False
+        self.failed = FailedPrompts()
         self.saved = 0
         self.done = done.count
         self.short = done.short
@@ -118,6 +127,8 @@ class Run:
         """
         each = self._own_of_each()
         prompts = self._prompts(guarded)
+        if self._show_rejected:
+            options = {**options, "on_rejected": RejectedTexts(self._show_rejected, self._where)}
         outcomes = guarded.stream(prompts, on_outcome=self._ended.__setitem__, constraint_each=each, **options)
         with ExitStack() as stack:
             write = self._writer(stack)
@@ -130,6 +141,8 @@ class Run:
                     del self._under_way[call]
                     self._ended.pop(call, None)
                     self._count(outcome.ok)
+                    if not outcome.ok:
+                        self.failed.add(item.where, outcome.report)
                     if not outcome.ok and not self._told:
                         which = "the first" if self.short == 1 else "the first of this run"
                         self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
@@ -139,6 +152,9 @@ class Run:
             except PromptError as error:
                 where = f"{self._current.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
+
+    def _where(self, call: int) -> str:
+        return self._under_way[call][1].where
 
     def _count(self, ok: bool) -> None:
         self.done += 1

@@ -14,7 +14,7 @@ from guardwrap.documents.time_limits import judging
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Draw
 
-__all__ = ["Explanation", "Rejection", "counts_tokens", "explain_draws"]
+__all__ = ["Explanation", "Rejection", "counts_tokens", "explain_draw", "explain_draws"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Rejection:
     reason
         What is wrong with the text; "" if the title says it all. It may quote the text.
     path
-        Path of the first invalid value in a JSON text, such as ``"$.items[2].name"``; None for all other texts.
+        Path of the first invalid value in a JSON text, such as ``"$.items[2].name"``; None if it is the whole text, and
+        for texts that are not JSON.
     """
 
     part: str
@@ -110,6 +111,17 @@ def explain_draws(constraint: Constraint, draws: Sequence[Draw], *, tokens_known
                 if not ok:
                     found[number].append(_rejection(part, draws[number]))
     return [Explanation(draw.text, tuple(each), unchecked) for draw, each in zip(draws, found, strict=True)]
+
+
+def explain_draw(constraint: Constraint, draw: Draw) -> Explanation:
+    """Check one draw with every part of a constraint. If it has no tokens, parts that count them are not checked.
+
+    Raises
+    ------
+    CheckFailed
+        If a part crashes or takes too long.
+    """
+    return explain_draws(constraint, [draw], tokens_known=bool(draw.token_ids) or not draw.text)[0]
 
 
 def _rejection(part: Constraint, draw: Draw) -> Rejection:

@@ -29,6 +29,7 @@ from guardwrap.samplers import Sampler
 from guardwrap.samplers.collecting import collecting
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
+from guardwrap.scheduling.rejected_attempt import OnRejected
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
@@ -129,6 +130,8 @@ class Job:
         Called with a prompt's number and the draw when a text is accepted.
     on_end
         Called with a request and its outcome when it ends without an error.
+    on_rejected
+        Called with each attempt that violates its constraint.
     on_busy
         Called with True when the call joins the batch, and with False once nothing more is computed for it.
     """
@@ -150,6 +153,7 @@ class Job:
     batches: Batches | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
+    on_rejected: OnRejected | None = None
     on_busy: OnBusy | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
@@ -215,7 +219,8 @@ class Job:
         requests = []
         for prompt in prompts:
             many = replace(prompt, law=replace(prompt.law, count=count))
-            request = replace(self, twists=None, weigh=None, on_text=None, on_end=None).request(many, asked)
+            plain = replace(self, twists=None, weigh=None, on_text=None, on_end=None, on_rejected=None)
+            request = plain.request(many, asked)
             requests.append(replace(request, twist=twist(prompt), lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
         drawn = sum(len(each) for each in attempts)
@@ -270,6 +275,7 @@ class Job:
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
             on_end=self.on_end,
+            on_rejected=self.on_rejected,
             **how,
         )
 

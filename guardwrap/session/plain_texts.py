@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from guardwrap.constraints.explanation import Explanation, explain_draws
+from guardwrap.constraints.explanation import Explanation, explain_draw
 from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw
@@ -55,5 +55,4 @@ def explained(
         raise UsageError(f"explain() takes a text or a Draw, not {type(text).__name__}; pass attempt.draw or a string")
     constraint = session.constraint_of(options)
     draw = plain_draw(text, prompt, tokenizer) if isinstance(text, str) else text
-    (explanation,) = explain_draws(constraint, [draw], tokens_known=bool(draw.token_ids) or not draw.text)
-    return explanation
+    return explain_draw(constraint, draw)

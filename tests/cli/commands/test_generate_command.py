@@ -158,7 +158,11 @@ def test_several_constraints_must_all_hold(model, has_a, tmp_path):
 
 def test_a_budget_that_ends_first_keeps_results(model, has_a, never, tmp_path):
     result = generate(model, "ab", "cd", "-c", never, "--max-attempts", 5, "-o", "out.jsonl")
-    assert_one_line(result, "2 of 2 prompts", "max_attempts", "has a digit", code=3)
+    assert result.exit_code == 3
+    error, summary = result.stderr.splitlines()
+    assert error.startswith("guardwrap: 2 of 2 prompts did not get all their texts; the first, argument 1: ended by ")
+    prompts = "argument 1 (0 of 1 texts), argument 2 (0 of 1 texts)"
+    assert summary == f"  'has a digit' rejected 10 of 10 attempts: {prompts}"
     for record in records((tmp_path / "out.jsonl").read_text()):
         assert record["ok"] is False
         assert record["texts"] == []
