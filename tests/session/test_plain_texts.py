@@ -58,6 +58,14 @@ def test_a_file_with_fields_needs_their_values(tmp_path: Path) -> None:
         guarded.explain("tea")
 
 
+def test_the_page_shows_what_is_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wrap.md").read_text()
+    guarded = guard(Keyword("coffee", name="mentions coffee") & Length(max=5, unit="words"))
+    text = "A cup of tea, please, and a biscuit."
+    assert f'guarded.explain("{text}")' in page
+    assert "".join(f"    {line}\n" for line in str(guarded.explain(text)).splitlines()) in page
+
+
 def test_anything_else_is_an_error() -> None:
     text: Any = ["a"]
     with pytest.raises(UsageError, match=r"a text or a Draw, not list; pass attempt\.draw"):
