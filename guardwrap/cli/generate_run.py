@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
 __all__ = ["Run", "missing_texts", "require_another_seed"]
+
+logger = logging.getLogger("guardwrap")
 
 Write = Callable[[int, Item, Outcome], None]
 
@@ -218,6 +221,7 @@ class Run:
             self._under_way[call] = number, item
             self._own.append(own)
             self._current = item
+            logger.info("prompt %d is %s", call + 1, item.where)  # logs of the call have no other name for it
             yield prompt
             self._current = None
             call += 1

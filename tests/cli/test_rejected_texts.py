@@ -85,6 +85,15 @@ def test_with_ray_it_is_an_error(model, tmp_path):
 def test_v_logs_results_and_vv_rejected_texts_too(model, never, flags, told, texts):
     result = generate(model, "ab", "cd", "-c", never, "--max-attempts", 5, *SEED, *flags)
     lines = result.stderr.splitlines()
-    assert len([line for line in lines if line.startswith("INFO prompt ")]) == told
+    results = [line for line in lines if line.startswith("INFO prompt ") and " is argument " not in line]
+    assert len(results) == told
+    assert len([line for line in lines if line.startswith("INFO prompt ")]) == 2 * told
     assert len([line for line in lines if line.startswith("DEBUG prompt ") and "rejected by" in line]) == texts
-    assert all("'has a digit' rejected 5 of 5" in line for line in lines if line.startswith("INFO prompt "))
+    assert all("'has a digit' rejected 5 of 5" in line for line in results)
+
+
+def test_logs_name_the_place_of_each_prompt(model, never):
+    options = ("-c", never, "--max-attempts", 2, "-o", "out.jsonl", "--resume")
+    assert generate(model, "ab", *options).exit_code == 3
+    lines = generate(model, "ab", "cd", *options, "-v").stderr.splitlines()
+    assert [line for line in lines if " is argument " in line] == ["INFO prompt 1 is argument 2"]
