@@ -118,7 +118,6 @@ class GuardedGenerator(PipelineLike):
         seed: int | None = None,
         allow_code: bool = False,
     ) -> None:
-        allowed = require_on_exhausted(on_exhausted)
         config = SessionConfig(
             tokenizer=tokenizer,
             sampler=sampler,
@@ -128,13 +127,14 @@ class GuardedGenerator(PipelineLike):
             batch_size=batch_size,
             seed=seed,
             allow_code=allow_code,
+            on_exhausted=require_on_exhausted(on_exhausted),
         )
         self._session: LocalSession | EndpointSession
         if isinstance(generator, Endpoint):
             self._session = EndpointSession(generator, constraints, config)
         else:
             self._session = LocalSession(generator, constraints, config)
-        self._delivery = Delivery(allowed, self._session)
+        self._delivery = Delivery(self._session)
 
     @property
     def session(self) -> LocalSession | EndpointSession:
@@ -195,9 +195,15 @@ class GuardedGenerator(PipelineLike):
         """
         self._session.save_twist(path)
 
+    def _read(self, options: Mapping[str, Any]) -> Job:
+        """Return the job of a call."""
+        job = self._session.job(options)
+        self._session.require_fallback(job)
+        return job
+
     def _job(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> tuple[Any, Job]:
         """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
-        job = self._session.job(options)
+        job = self._read(options)
         return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
@@ -210,8 +216,9 @@ class GuardedGenerator(PipelineLike):
             ...}``, a list of these, a generator or a dataset. An image and a text may also be passed as ``images=`` and
             ``text=``.
         **options
-            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` override
-            the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``
+            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``on_exhausted``, ``seed`` and
+            ``batch_size`` override the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none).
+            ``constraint_each``
             gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler.
             ``fields`` fills the placeholders of constraint files: a mapping, or a list with one for each prompt. A
             ``streamer`` (TextStreamer) receives the whole text once it has been accepted. All other options go to the
@@ -239,7 +246,7 @@ class GuardedGenerator(PipelineLike):
             if inputs.lazy:
                 return self._delivery.records(given, job)
             outcomes, records = self._delivery.collected(given, job, render=True)
-            self._delivery.require_all(outcomes)
+            self._delivery.require_all(job, outcomes)
             streamer(outcomes)
         return records[0] if inputs.single else records
 
@@ -310,7 +317,7 @@ class GuardedGenerator(PipelineLike):
         inputs = self._session.call_class.read_prompts(prompts)
         if inputs.lazy:
             raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-        given, job = inputs.prompts, await asyncio.to_thread(self._session.job, options)
+        given, job = inputs.prompts, await asyncio.to_thread(self._read, options)
         if is_unchosen(job):
             given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
