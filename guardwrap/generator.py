@@ -31,6 +31,7 @@ from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exha
 from guardwrap.session.job import Job, in_learner
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
+from guardwrap.session.telemetry import CallSpan, call_span
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -201,10 +202,11 @@ class GuardedGenerator(PipelineLike):
         self._session.require_fallback(job)
         return job
 
-    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> tuple[Any, Job]:
+    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any], span: CallSpan) -> tuple[Any, Job]:
         """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
         job = self._read(options)
-        return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
+        prompts, job = with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
+        return prompts, dataclasses.replace(job, span=span)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
@@ -238,13 +240,13 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If an option is unknown.
         """
-        with streaming(options) as streamer:
+        with streaming(options) as streamer, call_span(self._session, prompts, options) as span:
             prompts, options = self._session.call_class.with_named_inputs(prompts, options)
             inputs = self._session.call_class.read_prompts(prompts)
             streamer.require_one(inputs.single)
-            given, job = self._job(inputs.prompts, options)
+            given, job = self._job(inputs.prompts, options, span)
             if inputs.lazy:
-                return self._delivery.records(given, job)
+                return span.following(self._delivery.records(given, job))
             outcomes, records = self._delivery.collected(given, job, render=True)
             self._delivery.require_all(job, outcomes)
             streamer(outcomes)
@@ -260,9 +262,10 @@ class GuardedGenerator(PipelineLike):
         progress
             Whether to show a progress bar. None shows one for several prompts on a terminal.
         """
-        prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        inputs, job = self._job(list(self._session.call_class.read_prompts(prompts).prompts), options)
-        return self._delivery.collected(inputs, job, progress=progress)[0]
+        with call_span(self._session, prompts, options) as span:
+            prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+            inputs, job = self._job(list(self._session.call_class.read_prompts(prompts).prompts), options, span)
+            return self._delivery.collected(inputs, job, progress=progress)[0]
 
     def stream(
         self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
@@ -279,11 +282,12 @@ class GuardedGenerator(PipelineLike):
         on_outcome
             Called with a prompt's number and its outcome as soon as it ends, even if earlier prompts are still running.
         """
-        inputs = self._session.call_class.read_prompts(prompts).prompts
-        require_whole("first", first, 0)
-        inputs, job = self._job(inputs, options)
-        served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
-        return (outcome for _, outcome in served)
+        with call_span(self._session, prompts, options) as span:
+            inputs = self._session.call_class.read_prompts(prompts).prompts
+            require_whole("first", first, 0)
+            inputs, job = self._job(inputs, options, span)
+            served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
+            return span.following(outcome for _, outcome in served)
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
         """Generate like ``run``, without blocking the event loop. Concurrent calls share one batch."""
@@ -313,17 +317,18 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If an option is unknown, or the prompts are a generator.
         """
-        prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        inputs = self._session.call_class.read_prompts(prompts)
-        if inputs.lazy:
-            raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-        given, job = inputs.prompts, await asyncio.to_thread(self._read, options)
-        if is_unchosen(job):
-            given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
-        job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
-        async with aclosing(job.aserved(await job.arequests(given))) as served:
-            async for prompt, constraint, outcome in served:
-                yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
+        with call_span(self._session, prompts, options, current=False) as span:
+            prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+            inputs = self._session.call_class.read_prompts(prompts)
+            if inputs.lazy:
+                raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
+            given, job = inputs.prompts, await asyncio.to_thread(self._read, options)
+            if is_unchosen(job):
+                given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
+            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span)
+            async with aclosing(job.aserved(await job.arequests(given))) as served:
+                async for prompt, constraint, outcome in served:
+                    yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.
@@ -398,10 +403,11 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If the model takes images or audio, or the options do not go together.
         """
-        with streaming(options) as streamer:
+        with streaming(options) as streamer, call_span(self._session, inputs, options) as span:
             job, prompts, begins = self._session.tensor_job(inputs, options)
             served = list(job.served(job.requests_of(prompts)))
-            raise_if_short("raise", [outcome for _, _, outcome in served], self._session.call_class.sampling)
-            streamer([outcome for _, _, outcome in served])
+            outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
+            raise_if_short("raise", outcomes, self._session.call_class.sampling)
+            streamer(outcomes)
         new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.call_class.causal)

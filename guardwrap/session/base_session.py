@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -99,6 +99,12 @@ class BaseSession(ABC):
 
     batch_size: int
     """The most attempts drawn in parallel."""
+
+    provider: ClassVar[str]
+    """The name in telemetry of what runs the model."""
+
+    model_name: str
+    """The model's name in telemetry."""
 
     call_class: type[PromptReader]
     """The class that reads the prompts of a call and renders its results."""

@@ -33,9 +33,10 @@ class Delivery:
     session: LocalSession | EndpointSession
 
     def completed(self, job: Job, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
-        """Fill missing texts with the fallback, if there is one."""
+        """Fill missing texts with the fallback, if there is one, and add the outcome to the call's span."""
         begun = job.call.begun(prompt)
-        return completed(job.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer, begun=begun)
+        outcome = completed(job.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer, begun=begun)
+        return outcome if job.span is None else job.span.note(prompt, constraint, outcome)
 
     def require_all(self, job: Job, outcomes: Sequence[Outcome]) -> None:
         """Raise if texts are missing and the job's ``on_exhausted`` does not allow that."""

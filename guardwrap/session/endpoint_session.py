@@ -136,6 +136,7 @@ class EndpointSession(BaseSession):
     call_class = EndpointCall
     takes_chats = True
     tokenizer = None
+    provider = "openai"
 
     def __init__(
         self,
@@ -148,6 +149,7 @@ class EndpointSession(BaseSession):
         if config.tokenizer is not None:
             raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
         self.model = generator
+        self.model_name = generator.model
         require_accepted(self.on_exhausted, self.constraint, None)
         size = BATCH_SIZE if config.batch_size is None else config.batch_size
         self.batch_size = require_whole("batch_size", size, 1)

@@ -32,6 +32,7 @@ from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.fallback import OnExhausted
+from guardwrap.session.telemetry import CallSpan
 from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
 
 __all__ = ["Job", "RequestOptions", "backend_for", "in_learner"]
@@ -128,6 +129,8 @@ class Job:
         The batches that concurrent calls share; None for a batch of its own.
     on_exhausted
         What to do about texts that are missing because the budget ended.
+    span
+        The span of the call, which gets every outcome; None if nobody traces it.
     on_text
         Called with a prompt's number and the draw when a text is accepted.
     on_end
@@ -152,6 +155,7 @@ class Job:
     each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
     on_exhausted: OnExhausted = "raise"
+    span: CallSpan | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_busy: OnBusy | None = None

@@ -75,6 +75,7 @@ class LocalSession(BaseSession):
     """
 
     call_class: type[Call]
+    provider = "huggingface"
 
     def __init__(
         self,
@@ -86,6 +87,9 @@ class LocalSession(BaseSession):
         super().__init__(constraints, config)
         file = self.file
         self.pipe = pipeline_of(generator, config.tokenizer)
+        # The folder of a local model is nobody's business but its owner's.
+        name = Path(str(self.pipe.model.name_or_path))
+        self.model_name = (name.name if name.is_absolute() else str(name)) or type(self.pipe.model).__name__
         self.call_class = call_kind(self.pipe)
         require_accepted(self.on_exhausted, self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
