@@ -88,8 +88,8 @@ class LocalSession(BaseSession):
         file = self.file
         self.pipe = pipeline_of(generator, config.tokenizer)
         # The folder of a local model is nobody's business but its owner's.
-        name = Path(str(self.pipe.model.name_or_path))
-        self.model_name = (name.name if name.is_absolute() else str(name)) or type(self.pipe.model).__name__
+        name = str(self.pipe.model.name_or_path) or type(self.pipe.model).__name__
+        self.model_name = Path(name).name if Path(name).is_absolute() else name
         self.call_class = call_kind(self.pipe)
         require_accepted(self.on_exhausted, self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size

@@ -133,6 +133,18 @@ def test_a_call_is_a_span_by_the_conventions(received: Any, way: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("", "LlamaForCausalLM"), ("org/model", "org/model"), ("/home/someone/secret/model", "model")],
+)
+def test_a_model_is_named_without_its_folder(received: Any, name: str, shown: str) -> None:
+    world = llama_world(max_new_tokens=1)
+    world.model.config.name_or_path = world.model.name_or_path = name
+    GuardedGenerator(world.pipeline(), Length(min=0)).run("a")
+    (span,) = received.spans()
+    assert span.name == f"text_completion {shown}"
+
+
 def test_metrics_add_up(received: Any) -> None:
     guarded = made(NEVER & Regex("."), budget=FEW)
     outcomes = guarded.run(["ab", "b"], max_new_tokens=3)
