@@ -131,7 +131,7 @@ class RequestContext:
     """Middleware that gives each request an id, as ``request.state.request_id``, and each request for texts a span.
 
     The response has the id in its header ``x-request-id``. The span is a child of the span that the request's
-    ``traceparent`` header names, and the parent of the span of the call.
+    ``traceparent`` header names, and the parent of the one that the call makes.
 
     Parameters
     ----------
