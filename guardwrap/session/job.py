@@ -32,6 +32,8 @@ from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.rejected_attempt import OnRejected
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
+from guardwrap.session.fallback import OnExhausted
+from guardwrap.session.telemetry import CallSpan
 from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
 
 __all__ = ["Job", "RequestOptions", "backend_for", "in_learner"]
@@ -126,6 +128,10 @@ class Job:
         The options of each prompt, in order; None if they are the same for all.
     batches
         The batches that concurrent calls share; None for a batch of its own.
+    on_exhausted
+        What to do about texts that are missing because the budget ended.
+    span
+        The span of the call, which gets every outcome; None if nobody traces it.
     on_text
         Called with a prompt's number and the draw when a text is accepted.
     on_end
@@ -151,6 +157,8 @@ class Job:
     causal: bool = False
     each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
+    on_exhausted: OnExhausted = "raise"
+    span: CallSpan | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None

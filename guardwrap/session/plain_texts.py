@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guardwrap.constraints.explanation import Explanation, explain_draw
 from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw
-from guardwrap.session.base_session import BaseSession
+
+if TYPE_CHECKING:
+    from guardwrap.session.base_session import BaseSession
 
 __all__ = ["explained", "plain_draw"]
 
 
-def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "") -> Draw:
+def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "", kind: type[Draw] = Draw) -> Draw:
     """Return a text as a finished draw: the whole answer of a message, without reasoning and calls.
 
     Parameters
@@ -27,12 +29,14 @@ def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "") -> Dr
         Splits the text into tokens, for constraints that count them; None leaves them out.
     begun
         Text of the assistant message that the text continues.
+    kind
+        The class of the draw.
     """
     ids: tuple[int, ...] = ()
     if tokenizer is not None:
         with tokenizer_lock(tokenizer):
             ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return Draw(prompt, ids, text, parts=(("answer", (text,)),), begun=begun)
+    return kind(prompt, ids, text, parts=(("answer", (text,)),), begun=begun)
 
 
 def explained(
