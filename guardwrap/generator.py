@@ -15,14 +15,16 @@ import torch
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.explanation import Explanation
 from guardwrap.errors import UsageError, require_whole, strict_arguments
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
 from guardwrap.planning.choice import is_unchosen, with_choice
 from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
+from guardwrap.scheduling.rejected_attempt import OnRejected
 from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
@@ -31,6 +33,8 @@ from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exha
 from guardwrap.session.job import Job, in_learner
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
+from guardwrap.session.plain_texts import explained
+from guardwrap.session.telemetry import CallSpan, call_span
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -118,7 +122,6 @@ class GuardedGenerator(PipelineLike):
         seed: int | None = None,
         allow_code: bool = False,
     ) -> None:
-        allowed = require_on_exhausted(on_exhausted)
         config = SessionConfig(
             tokenizer=tokenizer,
             sampler=sampler,
@@ -128,13 +131,14 @@ class GuardedGenerator(PipelineLike):
             batch_size=batch_size,
             seed=seed,
             allow_code=allow_code,
+            on_exhausted=require_on_exhausted(on_exhausted),
         )
         self._session: LocalSession | EndpointSession
         if isinstance(generator, Endpoint):
             self._session = EndpointSession(generator, constraints, config)
         else:
             self._session = LocalSession(generator, constraints, config)
-        self._delivery = Delivery(allowed, self._session)
+        self._delivery = Delivery(self._session)
 
     @property
     def session(self) -> LocalSession | EndpointSession:
@@ -195,10 +199,17 @@ class GuardedGenerator(PipelineLike):
         """
         self._session.save_twist(path)
 
-    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> tuple[Any, Job]:
-        """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
+    def _read(self, options: Mapping[str, Any]) -> Job:
+        """Return the job of a call."""
         job = self._session.job(options)
-        return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
+        self._session.require_fallback(job)
+        return job
+
+    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any], span: CallSpan) -> tuple[Any, Job]:
+        """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
+        job = self._read(options)
+        prompts, job = with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
+        return prompts, dataclasses.replace(job, span=span)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
@@ -210,8 +221,9 @@ class GuardedGenerator(PipelineLike):
             ...}``, a list of these, a generator or a dataset. An image and a text may also be passed as ``images=`` and
             ``text=``.
         **options
-            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` override
-            the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``
+            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``on_exhausted``, ``seed`` and
+            ``batch_size`` override the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none).
+            ``constraint_each``
             gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler.
             ``fields`` fills the placeholders of constraint files: a mapping, or a list with one for each prompt. A
             ``streamer`` (TextStreamer) receives the whole text once it has been accepted. All other options go to the
@@ -231,15 +243,15 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If an option is unknown.
         """
-        with streaming(options) as streamer:
+        with streaming(options) as streamer, call_span(self._session, prompts, options) as span:
             prompts, options = self._session.call_class.with_named_inputs(prompts, options)
             inputs = self._session.call_class.read_prompts(prompts)
             streamer.require_one(inputs.single)
-            given, job = self._job(inputs.prompts, options)
+            given, job = self._job(inputs.prompts, options, span)
             if inputs.lazy:
-                return self._delivery.records(given, job)
+                return span.following(self._delivery.records(given, job))
             outcomes, records = self._delivery.collected(given, job, render=True)
-            self._delivery.require_all(outcomes)
+            self._delivery.require_all(job, outcomes)
             streamer(outcomes)
         return records[0] if inputs.single else records
 
@@ -253,12 +265,19 @@ class GuardedGenerator(PipelineLike):
         progress
             Whether to show a progress bar. None shows one for several prompts on a terminal.
         """
-        prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        inputs, job = self._job(list(self._session.call_class.read_prompts(prompts).prompts), options)
-        return self._delivery.collected(inputs, job, progress=progress)[0]
+        with call_span(self._session, prompts, options) as span:
+            prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+            inputs, job = self._job(list(self._session.call_class.read_prompts(prompts).prompts), options, span)
+            return self._delivery.collected(inputs, job, progress=progress)[0]
 
     def stream(
-        self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
+        self,
+        prompts: Iterable[Any],
+        *,
+        first: int = 0,
+        on_outcome: OnOutcome | None = None,
+        on_rejected: OnRejected | None = None,
+        **options: Any,
     ) -> Iterator[Outcome]:
         """Generate lazily, and yield outcomes in the order of the prompts. Prompts are consumed as needed.
 
@@ -271,12 +290,16 @@ class GuardedGenerator(PipelineLike):
             with ``first=k`` and the seed of the run: the texts are those of an uninterrupted run.
         on_outcome
             Called with a prompt's number and its outcome as soon as it ends, even if earlier prompts are still running.
+        on_rejected
+            Called with a ``RejectedAttempt`` for each attempt that violates the constraint, text included.
         """
-        inputs = self._session.call_class.read_prompts(prompts).prompts
-        require_whole("first", first, 0)
-        inputs, job = self._job(inputs, options)
-        served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
-        return (outcome for _, outcome in served)
+        with call_span(self._session, prompts, options) as span:
+            inputs = self._session.call_class.read_prompts(prompts).prompts
+            require_whole("first", first, 0)
+            inputs, job = self._job(inputs, options, span)
+            job = dataclasses.replace(job, on_rejected=on_rejected)
+            served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
+            return span.following(outcome for _, outcome in served)
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
         """Generate like ``run``, without blocking the event loop. Concurrent calls share one batch."""
@@ -306,17 +329,18 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If an option is unknown, or the prompts are a generator.
         """
-        prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        inputs = self._session.call_class.read_prompts(prompts)
-        if inputs.lazy:
-            raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-        given, job = inputs.prompts, await asyncio.to_thread(self._session.job, options)
-        if is_unchosen(job):
-            given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
-        job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
-        async with aclosing(job.aserved(await job.arequests(given))) as served:
-            async for prompt, constraint, outcome in served:
-                yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
+        with call_span(self._session, prompts, options, current=False) as span:
+            prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+            inputs = self._session.call_class.read_prompts(prompts)
+            if inputs.lazy:
+                raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
+            given, job = inputs.prompts, await asyncio.to_thread(self._read, options)
+            if is_unchosen(job):
+                given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
+            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span)
+            async with aclosing(job.aserved(await job.arequests(given))) as served:
+                async for prompt, constraint, outcome in served:
+                    yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.
@@ -339,6 +363,31 @@ class GuardedGenerator(PipelineLike):
             constraint, and may stop where it did.
         """
         return self._session.attempts(prompts, count, weigh=weigh, **options)
+
+    def explain(
+        self, text: str | Draw, *, prompt: str = "", constraints: Any = None, fields: Mapping[str, Any] | None = None
+    ) -> Explanation:
+        """Check a text with every part of the constraint, and return which ones reject it, where, and why.
+
+        Parameters
+        ----------
+        text
+            The text, as a complete answer without reasoning and tool calls; or the ``draw`` of an ``Attempt``, with all
+            that the model wrote. An attempt that was stopped early lacks its end, which later parts may miss.
+        prompt
+            The prompt of a text, for rules that compare the two.
+        constraints
+            Replaces the wrapper's constraint, as in a call.
+        fields
+            Values for the placeholders of a constraint file.
+
+        Raises
+        ------
+        CheckFailed
+            If a part crashes or takes too long.
+        """
+        options = {"constraints": constraints, "fields": fields}
+        return explained(self._session, self._session.tokenizer, text, prompt, options)
 
     def plan(self, prompts: Any, *, pilot: int | None = None, max_seconds: float | None = None, **options: Any) -> Plan:
         """Estimate the cost of a call from a small pilot.
@@ -391,10 +440,11 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If the model takes images or audio, or the options do not go together.
         """
-        with streaming(options) as streamer:
+        with streaming(options) as streamer, call_span(self._session, inputs, options) as span:
             job, prompts, begins = self._session.tensor_job(inputs, options)
             served = list(job.served(job.requests_of(prompts)))
-            raise_if_short("raise", [outcome for _, _, outcome in served], self._session.call_class.sampling)
-            streamer([outcome for _, _, outcome in served])
+            outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
+            raise_if_short("raise", outcomes, self._session.call_class.sampling)
+            streamer(outcomes)
         new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.call_class.causal)

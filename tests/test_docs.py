@@ -138,7 +138,15 @@ def run_python(page: str, source: str, model: Any) -> None:
     if page == "adapters.md":
         pipe = pipeline("text-generation", model=model[0], tokenizer=model[1])
         namespace |= {"GuardedGenerator": guardwrap.GuardedGenerator, "pipe": pipe, "prompt": "One day"}
-    exec(compile(source, page, "exec"), namespace)
+    with pytest.MonkeyPatch.context() as patch:
+        if page == "production.md":  # its provider would be that of all later tests
+            pytest.importorskip("opentelemetry.sdk")
+            trace = import_module("opentelemetry.trace")
+            provided = lambda provider: patch.setattr(trace, "get_tracer_provider", lambda: provider)  # noqa: E731
+            patch.setattr(trace, "set_tracer_provider", provided)
+        exec(compile(source, page, "exec"), namespace)
+        if "provider" in namespace:
+            namespace["provider"].shutdown()
 
 
 def run_command(line: str) -> Any:
@@ -168,6 +176,20 @@ def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     run_python(page, "\n".join(blocks(page, "python")), model)
 
 
+def test_the_telemetry_of_the_page_is_as_it_says(model: Any, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    exporter = import_module("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
+    monkeypatch.setattr(export, "ConsoleSpanExporter", lambda: exporter)
+    given("production.md")
+    run_python("production.md", "\n".join(blocks("production.md", "python")), model)
+    (span,) = exporter.get_finished_spans()
+    named = {name for name in re.findall(r"`(g[\w.]+)`", (DOCS / "production.md").read_text()) if "." in name}
+    metrics = {"guardwrap.exhausted", "gen_ai.client.operation.duration"}
+    seldom = {"guardwrap.acceptance_rate", "guardwrap.rejected_most_by", "guardwrap.rejected_most"}
+    assert len(named) > 15
+    assert set(span.attributes) >= named - metrics - seldom
+
+
 def test_negative_control_a_block_with_a_wrong_name_fails(model: Any, given: Any) -> None:
     given("wrap.md")
     right = "\n".join(blocks("wrap.md", "python"))
@@ -189,7 +211,7 @@ def test_commands_run(page: str, given: Any) -> None:
 def test_negative_control_a_wrong_command_fails(given: Any) -> None:
     given("declare.md")
     assert run_command("chek rules.yaml").exit_code == 2
-    assert run_command("check rules.yaml 'A glass of water.'").exit_code == 1
+    assert run_command("check rules.yaml --text 'A glass of water.'").exit_code == 1
 
 
 def test_constraint_files_are_valid_and_their_examples_hold(given: Any) -> None:

@@ -83,8 +83,8 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("option of another API", lambda: made(RULE).run("a", n=3), "argument 'n'", "here it is 'num_return_sequences'"),
     (
         "option of the wrapper in a call",
-        lambda: made(RULE).run("a", on_exhausted="none"),
-        "'on_exhausted'",
+        lambda: made(RULE).run("a", allow_code=True),
+        "'allow_code'",
         "belongs to the wrapper",
     ),
     ("tokens of another API", lambda: made(RULE).run("a", max_tokens=3), "'max_tokens'", "here it is 'max_new_tokens'"),

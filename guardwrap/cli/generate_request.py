@@ -39,6 +39,8 @@ class OutputOptions:
         texts.
     quiet
         Whether to show no progress.
+    show_rejected
+        The most rejected attempts to print for each prompt.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class OutputOptions:
     overwrite: bool = False
     retry_failed: bool = False
     quiet: bool = False
+    show_rejected: int = 0
 
     def __post_init__(self) -> None:
         if self.retry_failed and not self.resume:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from guardwrap.cli.failed_prompts import FailedPrompts
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.out_of_order_cache import keep_ahead, path_of
 from guardwrap.cli.progress_log import Far, telling
+from guardwrap.cli.rejected_texts import RejectedTexts
 from guardwrap.cli.results import WrittenLines, line_file, to_line
 from guardwrap.cli.shared import fail, in_one_line, show
 from guardwrap.constraints.files.coerce import PerPromptOptions
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
 __all__ = ["Run", "missing_texts", "require_another_seed"]
+
+logger = logging.getLogger("guardwrap")
 
 Write = Callable[[int, Item, Outcome], None]
 
@@ -54,6 +59,8 @@ class Run:
         Whether to show no progress.
     kept
         Lines that an earlier run finished out of order, by prompt number.
+    show_rejected
+        The most rejected attempts to print for each prompt.
     fits
         Returns whether such a line is what this run would write for the prompt.
 
@@ -63,6 +70,8 @@ class Run:
         Number of prompts that are done, and of those that did not get all their texts.
     saved : int
         Number of lines that an interrupted run has saved out of order, in a file beside its output.
+    failed : FailedPrompts
+        The prompts of this run that did not get all their texts.
     advice : str
         What to do about the first prompt that did not get all its texts.
     timed : bool
@@ -81,6 +90,7 @@ class Run:
         output: Path | None,
         quiet: bool = False,
         kept: Mapping[int, bytes] | None = None,
+        show_rejected: int = 0,
         fits: Callable[[Item, bytes], bool] = lambda *_: False,
     ) -> None:
         self._items = items
@@ -88,6 +98,7 @@ class Run:
         self._settings = settings
         self._output = output
         self._quiet = quiet
+        self._show_rejected = show_rejected
         self._kept = dict(kept or {})
         self._fits = fits
         self._tell: Callable[[], None] = lambda: None
@@ -101,6 +112,7 @@ class Run:
         self._current: Item | None = None
         self._begun = False
         self._told = False
+        self.failed = FailedPrompts()
         self.saved = 0
         self.done = done.count
         self.short = done.short
@@ -118,6 +130,8 @@ class Run:
         """
         each = self._own_of_each()
         prompts = self._prompts(guarded)
+        if self._show_rejected:
+            options = {**options, "on_rejected": RejectedTexts(self._show_rejected, self._where)}
         outcomes = guarded.stream(prompts, on_outcome=self._ended.__setitem__, constraint_each=each, **options)
         with ExitStack() as stack:
             write = self._writer(stack)
@@ -130,6 +144,8 @@ class Run:
                     del self._under_way[call]
                     self._ended.pop(call, None)
                     self._count(outcome.ok)
+                    if not outcome.ok:
+                        self.failed.add(item.where, outcome.report)
                     if not outcome.ok and not self._told:
                         which = "the first" if self.short == 1 else "the first of this run"
                         self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
@@ -139,6 +155,9 @@ class Run:
             except PromptError as error:
                 where = f"{self._current.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
+
+    def _where(self, call: int) -> str:
+        return self._under_way[call][1].where
 
     def _count(self, ok: bool) -> None:
         self.done += 1
@@ -202,6 +221,7 @@ class Run:
             self._under_way[call] = number, item
             self._own.append(own)
             self._current = item
+            logger.info("prompt %d is %s", call + 1, item.where)  # logs of the call have no other name for it
             yield prompt
             self._current = None
             call += 1

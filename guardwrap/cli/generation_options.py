@@ -26,6 +26,7 @@ __all__ = [
     "RetryFailed",
     "SamplerName",
     "SecondsLimit",
+    "ShowRejected",
     "Temperature",
     "TokenLimit",
     "TopK",
@@ -141,3 +142,13 @@ Workers = Annotated[
 ]
 WorkerGPUs = Annotated[float | None, typer.Option(min=0, rich_help_panel=_RAY, help="GPUs per worker; default: none.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not show progress on stderr.")]
+ShowRejected = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        show_default=False,
+        rich_help_panel=_OUTPUT,
+        help="Print up to N rejected attempts per prompt to stderr, with their texts and what is wrong with them.",
+    ),
+]

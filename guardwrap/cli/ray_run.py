@@ -58,6 +58,8 @@ def on_ray(
     output, retry_failed = results.path, results.retry_failed
     if output is None:
         raise UsageError("--ray needs --output, a folder for the results")
+    if results.show_rejected:
+        raise UsageError("--show-rejected does not work with --ray; try a few of the prompts without --ray")
     if source.path in (None, "-") or not (source.jsonl or source.parquet):
         raise UsageError("--ray reads its rows more than once; give a file with --jsonl or --parquet")
     library()  # before the rows are read

@@ -30,8 +30,8 @@ class RetryRun(Run):
         Lines of the output file.
     seed
         Seed of the retry. It must differ from the first one, which would give the same attempts.
-    settings, output, quiet
-        See ``Run``.
+    settings, output, **shown
+        See ``Run``; ``quiet`` and ``show_rejected`` are passed to it.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class RetryRun(Run):
     timed = False  # easy prompts finish first, so an ETA would be too short
 
     def __init__(
-        self, done: WrittenLines, seed: int, settings: Mapping[str, Any], *, output: Path, quiet: bool = False
+        self, done: WrittenLines, seed: int, settings: Mapping[str, Any], *, output: Path, **shown: Any
     ) -> None:
         items = (
             dataclasses.replace(item, own=dataclasses.replace(item.own, seed=seed, number=number))
             for number, item, _, _ in done.failed
         )
-        super().__init__(items, len(done.failed), WrittenLines(), settings, output=output, quiet=quiet)
+        super().__init__(items, len(done.failed), WrittenLines(), settings, output=output, **shown)
         self.size = done.size
         self._path = output
         self._failed = done.failed

@@ -78,7 +78,7 @@ Verbose = Annotated[
         count=True,
         show_default=False,
         callback=_set_verbosity,
-        help="Log to stderr; -vv logs more, and may log rejected texts.",
+        help="Log to stderr, such as the result of each prompt; -vv also logs rejected attempts with their texts.",
     ),
 ]
 AllowCode = Annotated[

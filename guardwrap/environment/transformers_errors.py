@@ -53,5 +53,5 @@ def _say(error: Exception, known: Sequence[str]) -> str:
 _ELSEWHERE = {"n": "num_return_sequences", "max_tokens": "max_new_tokens", "stop": "stop_strings"}
 """What other libraries call it."""
 
-_ONCE = ("on_exhausted", "allow_code")
+_ONCE = ("allow_code",)
 """What is said when a pipeline is wrapped, and not in a call."""

@@ -11,7 +11,7 @@ from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.constraints.stop_strings import cut
 from guardwrap.outcomes import Draw
 
-__all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn"]
+__all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn", "finish_reason"]
 
 
 class CalledTool(NamedTuple):
@@ -117,3 +117,18 @@ def chat_turn(
         ]
     more = {"reasoning_content": reasoning, "name": name, "tool_call_id": tool_call_id}
     return turn | {field: value for field, value in more.items() if value}
+
+
+def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
+    """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``.
+
+    Parameters
+    ----------
+    draw
+        The text.
+    stops
+        Stop strings at which the text is cut.
+    """
+    if draw.message is not None and json.loads(draw.message).get("tool_calls"):
+        return "tool_calls"
+    return "stop" if draw.finished or cut(draw.text, stops) != draw.text else "length"

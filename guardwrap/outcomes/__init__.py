@@ -17,7 +17,7 @@ from guardwrap.outcomes.estimates import (
 )
 from guardwrap.outcomes.obstacle import Obstacle
 from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
-from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER
+from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER, withheld
 
 __all__ = [
     "APPROXIMATE",
@@ -38,5 +38,6 @@ __all__ = [
     "heavy_tail",
     "plain",
     "tail_and_limit",
+    "withheld",
     "without_end",
 ]

@@ -157,6 +157,9 @@ class Report:
     obstacle
         If no text satisfies the constraint, the settings that leave out every token that is needed, and the probability
         of these tokens without them; None if it is not known that settings are the reason.
+    fallback_rejected_by
+        Title of the rule that rejected the fallback, which was therefore withheld; None if there was no fallback, or it
+        was not rejected.
     """
 
     drawn_from: str
@@ -178,6 +181,7 @@ class Report:
     cut_off: int = 0
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     obstacle: Obstacle | None = None
+    fallback_rejected_by: str | None = None
 
     def headline(self) -> str:
         """Return one sentence: how many texts, their distribution, and the attempts per text."""

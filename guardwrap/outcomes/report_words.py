@@ -21,6 +21,7 @@ __all__ = [
     "report_advice",
     "report_headline",
     "report_in_words",
+    "withheld",
 ]
 
 SAMPLER = "the sampler"
@@ -109,6 +110,22 @@ def _rounded(number: float) -> float:
 
 def report_advice(report: Report) -> str:
     """Return one line: what to do if the budget did not suffice."""
+    advice, rule = _without_fallback(report), report.fallback_rejected_by
+    return advice if rule is None else f"{withheld(rule)}; {advice}"
+
+
+def withheld(rule: str) -> str:
+    """Say why a fallback was not returned.
+
+    Parameters
+    ----------
+    rule
+        Title of the rule that rejected it.
+    """
+    return f"the fallback was withheld, because {quoted(rule)} rejects it"
+
+
+def _without_fallback(report: Report) -> str:
     begun, _, lacked = report.drawn_from.partition(": ")
     why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", report.evidence.get("pilot_attempts")
     if pilot and not why:

@@ -51,6 +51,7 @@ CALL_OPTIONS = (
     "proposal",
     "adapter",
     "parse_messages",
+    "on_exhausted",
 )
 """guardwrap's own options of a call."""
 

@@ -13,6 +13,7 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
+from guardwrap.scheduling.rejected_attempt import OnRejected
 
 __all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
 
@@ -108,6 +109,8 @@ class Request:
         The prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``.
     on_text
         Called with the number of the prompt and each text when it is accepted, in the scheduler's thread.
+    on_rejected
+        Called with each attempt that violates the constraint, in launch order, in the scheduler's thread.
     on_end
         Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it
         may still be running.
@@ -130,6 +133,7 @@ class Request:
     twist: TokenTwist | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
+    on_rejected: OnRejected | None = None
 
     @property
     def number(self) -> int:

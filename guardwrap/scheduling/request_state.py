@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from bisect import bisect_right, insort
@@ -17,11 +18,14 @@ from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
 from guardwrap.scheduling.randomness import decision, skipped
+from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skip_rounds import Rounds
 from guardwrap.scheduling.step_allowance import AllowedMask, StepAllowance, allowed_watch
 
 __all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
+
+logger = logging.getLogger("guardwrap")
 
 SKIPPED = "known before it was drawn"
 """The name that reports give to the cause of rejection of skipped attempts."""
@@ -320,10 +324,7 @@ class RequestState:
             if self.request.on_text is not None:
                 self.request.on_text(self.request.prompt.number, text)
         else:
-            blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
-            self.rejections[blame] += 1
-            if place is not None:
-                self.places.setdefault(blame, Counter())[place] += 1
+            self._reject(judged)
         if len(self.accepted) == self.wanted:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
@@ -335,6 +336,22 @@ class RequestState:
             self.ended = "max_attempts"
         elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
             self.ended = "max_tokens"
+
+    def _reject(self, judged: JudgedAttempt) -> None:
+        """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""
+        blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
+        self.rejections[blame] += 1
+        if place is not None:
+            self.places.setdefault(blame, Counter())[place] += 1
+        if judged.judgement.satisfied:
+            return
+        request, number, text = self.request, judged.decoded.launch.attempt, judged.draw.text
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("prompt %d: attempt %d rejected by %r: %r", request.prompt.number + 1, number + 1, blame, text)
+        if request.on_rejected is not None:
+            whole, constraint = judged.decoded.whole, request.constraint
+            rejected = RejectedAttempt(request.prompt.number, number, judged.draw, blame, place, whole, constraint)
+            request.on_rejected(rejected)
 
     def _attempt(self, judged: JudgedAttempt) -> Attempt:
         """Return the attempt in the form that samplers take."""

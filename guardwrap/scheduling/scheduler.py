@@ -344,6 +344,10 @@ class Scheduler:
         if not failed and request.on_end is not None:
             with caught(failed, request):
                 request.on_end(request, outcome)
+        if not failed and not request.sampler.records and logger.isEnabledFor(logging.INFO):
+            report = outcome.report
+            advice = "" if outcome.ok else f"; {report.advice()}"
+            logger.info("prompt %d: %s%s", request.prompt.number + 1, report.headline(), advice)
         unfinished: list[tuple[int, Outcome]] = []
         if failed:
             others = ((its, self._active[of]) for of, its in source.numbers.items())

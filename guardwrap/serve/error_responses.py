@@ -48,7 +48,14 @@ class ErrorResponse(Exception):
         Reports as plain JSON types, if attempts were made.
     headers
         HTTP headers of the response.
+
+    Attributes
+    ----------
+    request_id : str or None
+        Id of the request, as in the log and in the header ``x-request-id``.
     """
+
+    request_id: str | None = None
 
     def __init__(
         self,
@@ -72,6 +79,8 @@ class ErrorResponse(Exception):
             "param": self.param,
             "code": self.code,
         }
+        if self.request_id is not None:
+            error["request_id"] = self.request_id
         if self.report is not None:
             error["guardwrap"] = self.report
         return {"error": error}
@@ -90,8 +99,22 @@ def in_field(param: str, error: Exception) -> ErrorResponse:
     return bad(param, first_line(error))
 
 
-def refusal_of(error: Exception) -> ErrorResponse:
-    """Return the response to an exception that was raised while a request was served."""
+def refusal_of(error: Exception, request_id: str | None = None) -> ErrorResponse:
+    """Return the response to an exception that was raised while a request was served.
+
+    Parameters
+    ----------
+    error
+        The exception.
+    request_id
+        Id of the request; None leaves it out.
+    """
+    refused = _refusal_of(error)
+    refused.request_id = request_id
+    return refused
+
+
+def _refusal_of(error: Exception) -> ErrorResponse:
     if isinstance(error, ErrorResponse):
         return error
     if isinstance(error, AdapterMismatch):

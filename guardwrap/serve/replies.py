@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from guardwrap.constraints.stop_strings import cut
-from guardwrap.messages.answer_message import answer_message
+from guardwrap.messages.answer_message import answer_message, finish_reason
 from guardwrap.outcomes import MANY_CUT_OFF, Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
-__all__ = ["WAITING", "Reply", "event", "finish_reason", "report_json", "require_complete"]
+__all__ = ["WAITING", "Reply", "event", "report_json", "require_complete"]
 
 WAITING = b": waiting\n\n"
 """A comment in the stream of server-sent events, so that proxies keep the connection open."""
@@ -191,13 +191,6 @@ class Reply:
 
     def _reason(self, draw: Draw) -> str:
         return finish_reason(draw, self.request.stops)
-
-
-def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
-    """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``."""
-    if draw.message is not None and json.loads(draw.message).get("tool_calls"):
-        return "tool_calls"
-    return "stop" if draw.finished or cut(draw.text, stops) != draw.text else "length"
 
 
 def _usage(outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, int]:

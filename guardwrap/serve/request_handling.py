@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, refusal_of
+from guardwrap.serve.incoming_requests import gone
 from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import WAITING, Reply, event, require_complete
-from guardwrap.serve.request_body import gone
 from guardwrap.serve.responses_reply import ResponsesReply
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Stream(Response):
         except (Gone, OSError):
             pass
         except Exception as error:
-            refused = refusal_of(error)
+            refused = refusal_of(error, scope.get("state", {}).get("request_id"))
             status = refused.status
             with suppress(OSError):
                 await send_body(event(self._failed(refused)), more=False)

@@ -10,11 +10,11 @@ from itertools import count
 from typing import Any, ClassVar
 
 from guardwrap.environment.transformers_internals import tokenizer_lock
-from guardwrap.messages.answer_message import answer_message
+from guardwrap.messages.answer_message import answer_message, finish_reason
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
-from guardwrap.serve.replies import finish_reason, report_json
+from guardwrap.serve.replies import report_json
 
 __all__ = ["ResponsesReply"]
 

@@ -37,9 +37,9 @@ from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, bad, refusal_of
 from guardwrap.serve.fields import parsed
+from guardwrap.serve.incoming_requests import RequestContext, read_body, require_json, require_key, unread
 from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, parse_request, texts_of_ids
 from guardwrap.serve.replies import Reply, require_complete
-from guardwrap.serve.request_body import read_body, require_json, require_key, unread
 from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.responses_reply import ResponsesReply
@@ -143,6 +143,7 @@ class Service:
         self.figures = ServerMetrics(
             running=lambda: gate.running, queued=lambda: gate.queued, rows=lambda: session.rows
         )
+        self.session.model_name = self.policy.models[0]  # in telemetry: clients know the model by this name
         self.begun = int(time.time())
         self.about = self._about()
         self._adapters = self._loaded()
@@ -282,7 +283,9 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: Requ
         If a file that the settings name cannot be read.
     """
     service = Service(guarded, settings, policy_of(settings) if policy is None else policy)
-    app = FastAPI(openapi_url=None, title="guardwrap")
+    # FastAPI's own spans and logs would have paths and messages, which may contain texts.
+    app = FastAPI(openapi_url=None, title="guardwrap", telemetry={"tracing": False, "logs": False})
+    app.add_middleware(RequestContext)
     app.state.service = service
     answer = partial(_answered, service)
 
@@ -330,7 +333,8 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: Requ
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"{error.detail}: this server has no such route" if error.status_code == 404 else str(error.detail)
-        return as_json(ErrorResponse(error.status_code, message, code="no_route").body(), error.status_code)
+        refused = refusal_of(ErrorResponse(error.status_code, message, code="no_route"), request.state.request_id)
+        return as_json(refused.body(), refused.status)
 
     return app
 
@@ -349,9 +353,9 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
         note(GONE)
         return Response(status_code=GONE)
     except Exception as error:
-        refused = refusal_of(error)
+        refused = refusal_of(error, ident := request.state.request_id)
         if refused.status == 500:
-            log.warning("unexpected %s; run with -vv to log the traceback", type(error).__name__)
+            log.warning("unexpected %s in request %s; run with -vv to log the traceback", type(error).__name__, ident)
             log.debug("unexpected error", exc_info=error)  # its message may quote unchecked text
         if refused.status != 408:
             await unread(request)
@@ -368,8 +372,10 @@ def _note(service: Service, request: Request, began: float, status: int, attempt
     seconds = time.monotonic() - began
     if request.method == "POST":
         service.figures.served(status, seconds)
+    request.state.status = status
     path = request.scope["route"].path  # the pattern of the route: the path that the client sent is not logged
-    log.info("%s %s %d %.2f s %d attempts", request.method, path, status, seconds, attempts)
+    facts = {"status": status, "seconds": seconds, "attempts": attempts, "request_id": request.state.request_id}
+    log.info("%s %s %d %.2f s %d attempts %s", request.method, path, *facts.values(), extra=facts)
 
 
 def _attempts_in(refused: ErrorResponse) -> int:

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -27,11 +27,14 @@ from guardwrap.proposals import merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
+from guardwrap.session.fallback import Fallback, OnExhausted, require_accepted, require_on_exhausted
 from guardwrap.session.job import Job, RequestOptions
 
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
 
 _UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"
+
+_KEPT = 256  # fallbacks that are remembered as accepted
 
 BATCH_SIZE = 32
 """The most attempts drawn in parallel, unless the user or the pipeline sets a limit."""
@@ -54,6 +57,8 @@ class SessionConfig:
         global generator.
     allow_code
         Whether constraint files may name Python functions.
+    on_exhausted
+        What to do about texts that are missing because the budget ended.
     """
 
     tokenizer: Any = None
@@ -64,6 +69,7 @@ class SessionConfig:
     batch_size: int | None = None
     seed: int | None = None
     allow_code: bool = False
+    on_exhausted: OnExhausted = "raise"
 
 
 class BaseSession(ABC):
@@ -82,12 +88,23 @@ class BaseSession(ABC):
         ``constraints``, read.
     constraint, sampler, budget
         The defaults of a call.
+    on_exhausted : "raise", "none" or Fallback
+        What a call does about missing texts, unless it says so itself.
     batches : Batches
         The batches that concurrent calls share.
     """
 
+    tokenizer: Any
+    """The tokenizer; None for an endpoint."""
+
     batch_size: int
     """The most attempts drawn in parallel."""
+
+    provider: ClassVar[str]
+    """The name in telemetry of what runs the model."""
+
+    model_name: str
+    """The model's name in telemetry."""
 
     call_class: type[PromptReader]
     """The class that reads the prompts of a call and renders its results."""
@@ -104,6 +121,8 @@ class BaseSession(ABC):
         self.sampler = sampler_named(in_file if config.sampler is None else config.sampler)
         self.budget = budget_or_none(config.budget) or file.budget or Budget()
         self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
+        self.on_exhausted = config.on_exhausted
+        self._accepted: set[tuple[str, str]] = set()
         self._calls = itertools.count()
         self.batches = Batches()
 
@@ -178,6 +197,11 @@ class BaseSession(ABC):
         each = self._each(own, asked)
         return [asked.budget] * count if each is None else [one.budget for one in each]
 
+    def constraint_of(self, options: Mapping[str, Any]) -> Constraint:
+        """Return the constraint of a call with these options, ``constraints`` and ``fields`` among them."""
+        own, _ = self._read(options)
+        return self._asked({**own, "seed": 0}).constraint
+
     def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split the options of a call into guardwrap's and the pipeline's, and read ``constraints``."""
         own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
@@ -205,6 +229,24 @@ class BaseSession(ABC):
             require_filled(constraint)
         seed = self.next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         return RequestOptions(constraint, sampler, budget, seed)
+
+    def _on_exhausted(self, own: Mapping[str, Any], asked: RequestOptions) -> OnExhausted:
+        """Return what a call does about missing texts. A fallback is judged by the rules that run no model."""
+        option = own.get("on_exhausted")
+        on_exhausted = self.on_exhausted if option is None else require_on_exhausted(option)
+        require_accepted(on_exhausted, asked.constraint, self.tokenizer)
+        return on_exhausted
+
+    def require_fallback(self, job: Job) -> None:
+        """Raise UsageError if a rule that runs a model rejects a call's constant fallback. Each rule is asked once."""
+        if not isinstance(job.on_exhausted, Fallback) or not isinstance(job.on_exhausted.text, str):
+            return
+        key = job.asked.constraint.digest, job.on_exhausted.text
+        if key not in self._accepted:
+            require_accepted(job.on_exhausted, job.asked.constraint, self.tokenizer, expensive=True)
+            if len(self._accepted) >= _KEPT:
+                self._accepted.clear()
+            self._accepted.add(key)
 
     def _each(self, own: Mapping[str, Any], asked: RequestOptions) -> Iterable[RequestOptions] | None:
         """Read the options of each prompt. A list is read at once, so that errors are raised before drawing starts.

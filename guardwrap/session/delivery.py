@@ -13,7 +13,7 @@ from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.scheduling.request import OnOutcome, Request
 from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.fallback import OnExhausted, completed, raise_if_short
+from guardwrap.session.fallback import completed, raise_if_short
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 
@@ -26,23 +26,21 @@ class Delivery:
 
     Parameters
     ----------
-    on_exhausted
-        What to do about texts that are missing because the budget ended: ``"raise"``, ``"none"`` or a ``Fallback``.
     session
         The session that made the jobs.
     """
 
-    on_exhausted: OnExhausted
     session: LocalSession | EndpointSession
 
     def completed(self, job: Job, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
-        """Fill missing texts with the fallback, if there is one."""
+        """Fill missing texts with the fallback, if there is one, and add the outcome to the call's span."""
         begun = job.call.begun(prompt)
-        return completed(self.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer, begun=begun)
+        outcome = completed(job.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer, begun=begun)
+        return outcome if job.span is None else job.span.note(prompt, constraint, outcome)
 
-    def require_all(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise if texts are missing and ``on_exhausted`` does not allow that."""
-        raise_if_short(self.on_exhausted, outcomes, self.session.call_class.sampling)
+    def require_all(self, job: Job, outcomes: Sequence[Outcome]) -> None:
+        """Raise if texts are missing and the job's ``on_exhausted`` does not allow that."""
+        raise_if_short(job.on_exhausted, outcomes, self.session.call_class.sampling)
 
     def outcomes(
         self,
@@ -102,5 +100,5 @@ class Delivery:
     def records(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
         """Yield records one by one. Prompts are consumed as needed."""
         for prompt, outcome in self.outcomes(prompts, job, alone=True):
-            self.require_all([outcome])
+            self.require_all(job, [outcome])
             yield job.records(prompt, outcome)

@@ -29,6 +29,7 @@ from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposal
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
+from guardwrap.session.fallback import require_accepted
 from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.twisting import Spent
 
@@ -135,6 +136,7 @@ class EndpointSession(BaseSession):
     call_class = EndpointCall
     takes_chats = True
     tokenizer = None
+    provider = "openai"
 
     def __init__(
         self,
@@ -147,6 +149,8 @@ class EndpointSession(BaseSession):
         if config.tokenizer is not None:
             raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
         self.model = generator
+        self.model_name = generator.model
+        require_accepted(self.on_exhausted, self.constraint, None)
         size = BATCH_SIZE if config.batch_size is None else config.batch_size
         self.batch_size = require_whole("batch_size", size, 1)
         from_config = (config.proposal, config.adapter)
@@ -232,6 +236,7 @@ class EndpointSession(BaseSession):
             causal=True,
             each=each,
             batches=self.batches,
+            on_exhausted=self._on_exhausted(own, asked),
             reader=PrefixReader(asked.constraint).after(call.context()),
             source=proposal,
         )

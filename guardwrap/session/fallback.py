@@ -1,4 +1,4 @@
-"""Texts that are missing because the budget ended: fallbacks and exceptions."""
+"""Texts that are missing because the budget ended: fallbacks, how they are checked, and exceptions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.base import EXPENSIVE, Constraint
+from guardwrap.constraints.checking import judge, judge_parts
 from guardwrap.documents.inputs import is_text
-from guardwrap.environment.transformers_internals import tokenizer_lock
-from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest, strict_arguments
-from guardwrap.outcomes import Draw, Outcome
+from guardwrap.errors import (
+    BudgetExhausted,
+    Deterministic,
+    GuardwrapError,
+    UsageError,
+    nearest,
+    quoted,
+    strict_arguments,
+)
+from guardwrap.outcomes import Draw, Outcome, withheld
+from guardwrap.session.plain_texts import plain_draw
 
-__all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on_exhausted"]
+__all__ = [
+    "Fallback",
+    "OnExhausted",
+    "completed",
+    "raise_if_short",
+    "require_accepted",
+    "require_on_exhausted",
+]
 
 _WORDS = ("raise", "none")
 
@@ -23,6 +38,11 @@ _WORDS = ("raise", "none")
 @dataclass(frozen=True)
 class Fallback:
     """The text to return for each one that is missing because the budget ended. It is checked like any other text.
+
+    A constant text is checked when the wrapper is made, or when a call passes it: a rule that rejects it is an error.
+    Rules that run a model judge it at the first call, before anything is drawn. Rules that read the prompt, and those
+    of single prompts (``constraint_each``), judge it when it is needed, and so does every rule the text of a function.
+    A text that they reject is withheld, and the error for the missing texts names the rule.
 
     Parameters
     ----------
@@ -53,6 +73,55 @@ def require_on_exhausted(value: Any) -> OnExhausted:
     raise UsageError(
         f"on_exhausted={value!r} is not 'raise', 'none' or Fallback('a text or a function'){nearest(value, _WORDS)}"
     )
+
+
+class _WithoutPrompt(Draw):
+    """A draw whose prompt is not known yet. A rule that reads it cannot judge the draw."""
+
+    def _unknown(self) -> str:
+        raise UsageError("the prompt is not known yet")
+
+    def _ignored(self, value: object) -> None:
+        pass
+
+    prompt = property(_unknown, _ignored)
+    begun = property(_unknown, _ignored)
+
+
+def require_accepted(
+    on_exhausted: OnExhausted, constraint: Constraint, tokenizer: Any, *, expensive: bool = False
+) -> None:
+    """Raise UsageError if a fallback is a constant text that breaks a rule.
+
+    Rules that read the prompt, and rules that fail, are left for the time when the fallback is needed.
+
+    Parameters
+    ----------
+    on_exhausted
+        The fallback; ``"raise"`` and ``"none"`` have nothing to check.
+    constraint
+        The constraint of the wrapper, or of a call.
+    tokenizer
+        Tokenizes the fallback; None for an endpoint.
+    expensive
+        Whether to ask the rules that run a model, instead of all others.
+    """
+    if not isinstance(on_exhausted, Fallback) or not isinstance(on_exhausted.text, str):
+        return
+    parts = [part for part in constraint.parts if (part.cost >= EXPENSIVE) is expensive]
+    if not parts:
+        return
+    draw = plain_draw(on_exhausted.text, "", tokenizer, kind=_WithoutPrompt)
+    for part in parts:
+        try:
+            (judgement,) = judge_parts([part], [draw])
+        except GuardwrapError:
+            continue
+        if not judgement.satisfied:
+            raise UsageError(
+                f"the fallback violates the constraint: {quoted(part.title)} rejects it; give a text that every rule "
+                "accepts, or on_exhausted='none'"
+            )
 
 
 def completed(
@@ -93,15 +162,10 @@ def completed(
         return outcome
     text = on_exhausted.text
     text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
-    ids: tuple[int, ...] = ()
-    if tokenizer is not None:
-        with tokenizer_lock(tokenizer):
-            ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-    # The parts are for rules on a part of the message: a fallback is the whole answer, without reasoning and calls.
-    draw = Draw(prompt, ids, text, parts=(("answer", (text,)),), begun=begun)
-    if not run_check(constraint, [draw])[0]:
-        note = "the fallback violates the constraint and was withheld"
-        report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
+    (judgement,) = judge(constraint, [plain_draw(text, prompt, tokenizer, begun=begun)])
+    if not judgement.satisfied:
+        rule, notes = str(judgement.blame), outcome.report.notes
+        report = dataclasses.replace(outcome.report, notes=(*notes, withheld(rule)), fallback_rejected_by=rule)
         return dataclasses.replace(outcome, report=report)
     missing = outcome.report.requested - len(outcome.texts)
     report = dataclasses.replace(outcome.report, fallback=True)
@@ -130,11 +194,11 @@ def raise_if_short(on_exhausted: OnExhausted, outcomes: Sequence[Outcome], sampl
     short = [outcome for outcome in outcomes if len(outcome.texts) < outcome.report.requested]
     if on_exhausted == "none" or not short:
         return
-    if any(outcome.report.ended == "deterministic" for outcome in short):
-        raise Deterministic(
-            f"greedy or beam search gave a text that violates the constraint, and would give it again; pass {sampling}",
-            outcomes,
-        )
+    for outcome in short:
+        if outcome.report.ended == "deterministic":
+            rule = outcome.report.fallback_rejected_by
+            gave = "greedy or beam search gave a text that violates the constraint, and would give it again; "
+            raise Deterministic(f"{gave}{'' if rule is None else f'{withheld(rule)}; '}pass {sampling}", outcomes)
     raise BudgetExhausted(outcomes)
 
 

@@ -29,8 +29,11 @@ from guardwrap.samplers import Sampler
 from guardwrap.samplers.collecting import collecting
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
+from guardwrap.scheduling.rejected_attempt import OnRejected
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
+from guardwrap.session.fallback import OnExhausted
+from guardwrap.session.telemetry import CallSpan
 from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
 from guardwrap.twists.twist import Twist
 
@@ -126,10 +129,16 @@ class Job:
         The options of each prompt, in order; None if they are the same for all.
     batches
         The batches that concurrent calls share; None for a batch of its own.
+    on_exhausted
+        What to do about texts that are missing because the budget ended.
+    span
+        The span of the call, which gets every outcome; None if nobody traces it.
     on_text
         Called with a prompt's number and the draw when a text is accepted.
     on_end
         Called with a request and its outcome when it ends without an error.
+    on_rejected
+        Called with each attempt that violates its constraint.
     on_busy
         Called with True when the call joins the batch, and with False once nothing more is computed for it.
     """
@@ -149,8 +158,11 @@ class Job:
     causal: bool = False
     each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
+    on_exhausted: OnExhausted = "raise"
+    span: CallSpan | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
+    on_rejected: OnRejected | None = None
     on_busy: OnBusy | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
@@ -216,8 +228,8 @@ class Job:
         requests = []
         for prompt, twist in zip(prompts, twists, strict=True):
             many = replace(prompt, law=replace(prompt.law, count=count))
-            request = replace(self, twists=None, weigh=None, on_text=None, on_end=None).request(many, asked)
-            requests.append(replace(request, twist=twist, lookahead=None))
+            plain = replace(self, twists=None, weigh=None, on_text=None, on_end=None, on_rejected=None)
+            requests.append(replace(plain.request(many, asked), twist=twist, lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
         spent = sum(map(len, attempts)), sum(outcome.report.usage.computed_tokens for outcome in outcomes)
         return Learned(Spent(*spent), [[attempt.draw.token_ids for attempt in each] for each in attempts])
@@ -271,6 +283,7 @@ class Job:
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
             on_end=self.on_end,
+            on_rejected=self.on_rejected,
             **how,
         )
 

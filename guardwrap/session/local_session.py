@@ -33,6 +33,7 @@ from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
 from guardwrap.proposals import Masked, Twisted, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
+from guardwrap.session.fallback import require_accepted
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
 from guardwrap.session.twisting import MASKED_INSTEAD, Spent, TwistedConstraint, Twists
@@ -75,6 +76,7 @@ class LocalSession(BaseSession):
     """
 
     call_class: type[Call]
+    provider = "huggingface"
 
     def __init__(
         self,
@@ -86,7 +88,11 @@ class LocalSession(BaseSession):
         super().__init__(constraints, config)
         file = self.file
         self.pipe = pipeline_of(generator, config.tokenizer)
+        # The folder of a local model is nobody's business but its owner's.
+        name = str(self.pipe.model.name_or_path) or type(self.pipe.model).__name__
+        self.model_name = Path(name).name if Path(name).is_absolute() else name
         self.call_class = call_kind(self.pipe)
+        require_accepted(self.on_exhausted, self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size = require_whole("batch_size", size, 1)
         self._stable: dict[str, StablePrefix] = {}
@@ -267,6 +273,8 @@ class LocalSession(BaseSession):
         if self.call_class.media:
             raise UsageError("generate takes only token ids, and this model takes images or audio; call the wrapper")
         own, rest = self._read(options)
+        if own.get("on_exhausted") not in (None, "raise"):
+            raise UsageError("generate has no place for a missing text; leave on_exhausted= out, or call the wrapper")
         proposal = self._proposal_in(own)
         if proposal is not None and proposal.adapter is None and not proposal.only_masks(self.pipe):
             raise UsageError("generate cannot draw from another prompt or model; call the wrapper or run()")
@@ -355,6 +363,7 @@ class LocalSession(BaseSession):
             causal=causal,
             each=each,
             batches=self.batches,
+            on_exhausted=self._on_exhausted(own, asked),
         )
 
     def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:

@@ -33,7 +33,7 @@ _MOST_KEPT = 2_000_000
 """The most tokens that the records of one round keep: 16 MB."""
 
 _LEAST, _MOST = 16, 256
-"""The fewest and the most tokens that are kept of one step, the likeliest ones and as many drawn from the others."""
+"""The fewest and the most tokens that are kept of one step: the most likely ones, and an equal number of the others."""
 
 _STEPS = 100
 """The most steps of the optimizer."""
@@ -82,7 +82,7 @@ class StepRecords:
 
     @property
     def kept(self) -> int:
-        """How many of the likeliest tokens of a step are kept."""
+        """How many of the most likely tokens of a step are kept."""
         return min(max(_MOST_KEPT // (self.attempts * self.most * 2), _LEAST), _MOST)
 
 
@@ -96,13 +96,13 @@ def step_of(
 ) -> Step:
     """Return what is kept of a step.
 
-    The likeliest tokens are kept, and of the others those at equal steps of their cumulative sum. (Not random ones:
+    The most likely tokens are kept, and of the others those at equal steps of their cumulative sum. (Not random ones:
     what is learned depends on attempts alone.)
 
     Parameters
     ----------
     kept
-        How many of the likeliest tokens to keep, and of the others.
+        How many of the most likely tokens to keep, and of the others.
     tokens
         The token of each column, ``[columns]``; None if column i is token i.
     log_shares

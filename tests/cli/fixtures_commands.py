@@ -36,6 +36,11 @@ def run(*args, stdin=None):
     return CliRunner().invoke(app, [str(arg) for arg in args], input=stdin)
 
 
+def texts(*given):
+    """Return the options of ``guardwrap check`` for texts."""
+    return [option for text in given for option in ("--text", text)]
+
+
 def generate(model, *args, stdin=None):
     return run("generate", "--model", model, "--max-new-tokens", 8, *args, stdin=stdin)
 

@@ -51,7 +51,7 @@ def _command(name):
         ["evaluate", "--help"],
         ["train", "--help"],
         ["report", "--help"],
-        ["check", "catalogue:no-urls", "text"],
+        ["check", "catalogue:no-urls", "--text", "text"],
         ["catalogue"],
         ["catalogue", "--schema"],
     ],
@@ -113,7 +113,7 @@ def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("guardwrap.constraints.kinds.text.Regex.check", interrupted)
-    result = run("check", has_a, "ab")
+    result = run("check", has_a, "--text", "ab")
     assert (result.exit_code, result.stderr.strip()) == (130, "guardwrap: interrupted")
 
 

@@ -188,7 +188,9 @@ def test_the_constraint_of_a_call_holds_as_well(world: World) -> None:
 
 def test_a_fallback_cannot_replace_a_required_call(world: World) -> None:
     hopeless = NO_BAD & Regex("fallback", on="answer")
-    wrapper = guarded_chat(world, hopeless, budget=Budget(max_attempts=2), on_exhausted=Fallback("the fallback"))
+    wrapper = guarded_chat(
+        world, hopeless, budget=Budget(max_attempts=2), on_exhausted=Fallback(lambda chat: "the fallback")
+    )
     model = langchain_model(world, wrapper).bind_tools([f])
     reply = model.invoke("x")
     assert (reply.content, reply.tool_calls) == ("the fallback", [])

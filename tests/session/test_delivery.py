@@ -1,7 +1,4 @@
-"""Delivery of outcomes: ``on_outcome`` is called as soon as a prompt ends, and outcomes are yielded in order.
-
-Covers ``session/fallback.py`` too.
-"""
+"""Delivery of outcomes: ``on_outcome`` is called as soon as a prompt ends, and outcomes are yielded in order."""
 
 from typing import Any
 
@@ -72,7 +69,7 @@ def test_a_fallback_is_the_whole_answer_of_a_message(rule: Constraint, texts: tu
     """It is judged by rules on parts of a message like any other answer, and is not thought or called."""
     world = world_of("Qwen or Hermes")
     hopeless = rule & Regex("^fallback$", on=Part(message="answer", missing="fail"))
-    budget, on_exhausted = Budget(max_attempts=2), Fallback("fallback")
+    budget, on_exhausted = Budget(max_attempts=2), Fallback(lambda prompt: "fallback")
     guarded = GuardedGenerator(world.pipeline(), hopeless, budget=budget, on_exhausted=on_exhausted)
     (outcome,) = guarded.run([{"role": "user", "content": "x"}], **world.settings)
     assert outcome.texts == texts

@@ -1,89 +1,197 @@
-"""``guardwrap check``: test a constraint file with its examples and with texts."""
+"""``guardwrap check``: test constraint files with their examples and with texts."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.shared import AllowCode, in_one_line, read_constraints
+from guardwrap.cli.check_files import ExpectedText, constraint_files, is_several, texts_to_check
+from guardwrap.cli.shared import AllowCode, fail, in_one_line, read_constraints
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.explanation import Explanation, counts_tokens, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_misfit
-from guardwrap.constraints.files.template import require_filled
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
-from guardwrap.constraints.kinds.text import Length, TextConstraint
-from guardwrap.documents.time_limits import judging
 from guardwrap.environment.process import quieten_transformers
-from guardwrap.errors import quoted
+from guardwrap.errors import GuardwrapError, UsageError, quoted
 from guardwrap.outcomes import Draw
-from guardwrap.prompt_files.prompts import lines
 
-__all__ = ["check"]
+__all__ = ["CheckedText", "check", "check_texts"]
+
+UNEXPECTED, INVALID = 1, 2
+"""Exit codes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckedText:
     """A text and the result of its check.
 
     Parameters
     ----------
-    text
-        The text.
     expected
-        Whether it should be accepted.
-    failed
-        Titles of all parts that reject it.
-    reasons
-        For each of these parts, what is wrong with the text; "" where the title says it all.
+        Whether the text should be accepted.
+    explanation
+        The text, and the parts that reject it.
     """
 
-    text: str
     expected: bool
-    failed: tuple[str, ...]
-    reasons: tuple[str, ...]
+    explanation: Explanation
 
     @property
     def right(self) -> bool:
         """Whether the result is as expected."""
-        return self.expected == (not self.failed)
+        return self.expected == self.explanation.accepted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the text and the result as plain JSON types."""
+        rejections = self.explanation.rejections
+        return {
+            "text": self.explanation.text,
+            "expected": self.expected,
+            "accepted": self.explanation.accepted,
+            "failed": [each.part for each in rejections],
+            "reasons": [each.detail for each in rejections],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """The results of one constraint file.
+
+    Parameters
+    ----------
+    name
+        The path, or ``catalogue:NAME``.
+    file
+        The contents; None if they are invalid.
+    examples, texts
+        The file's own examples, and the texts of the command line.
+    error
+        Why the file is invalid; None if it is valid.
+    """
+
+    name: str
+    file: ConstraintFile | None = None
+    examples: tuple[CheckedText, ...] = ()
+    texts: tuple[CheckedText, ...] = ()
+    error: str | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        if self.file is None:
+            return INVALID
+        return 0 if all(item.right for item in (*self.examples, *self.texts)) else UNEXPECTED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as plain JSON types."""
+        if self.file is None:
+            return {"file": self.name, "ok": False, "error": self.error}
+        return {
+            "file": self.name,
+            "name": self.file.name,
+            "digest": self.file.constraint.digest,
+            "parts": [part.title for part in self.file.constraint.parts],
+            "ok": self.code == 0,
+            "notes": _notes(self.file.constraint),
+            "examples": [item.to_dict() for item in self.examples],
+            "texts": [item.to_dict() for item in self.texts],
+        }
 
 
 def check(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE_OR_NAME", show_default=False, help="A constraint file, or catalogue:NAME.")
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE_OR_NAME...",
+            show_default=False,
+            help="Constraint files, catalogue:NAME, or folders: all .yaml and .yml files below them.",
+        ),
     ],
-    texts: Annotated[list[str] | None, typer.Argument(show_default=False, help="Texts to check.")] = None,
-    from_file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="PATH", help="A file with one text per line; - is stdin.")
+    texts: Annotated[
+        list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to check. May be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    digest: Annotated[bool, typer.Option("--digest", help="Print only the digest of the constraint.")] = False,
+    from_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="PATH",
+            help='A file with one text per line; - is stdin. In a .jsonl file, each line is a string or {"text": ..., '
+            '"expected": "pass" or "fail"}. May be repeated.',
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help='Print a JSON object; for several files or a folder {"ok": ..., "files": [...]}.'),
+    ] = False,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print only the digest of the constraint; for several files, of each.")
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Validate a constraint file, run its examples and check texts.
+    """Validate constraint files, run their examples and check texts.
 
-    Each text is checked as a complete, finished answer. Exit code 0: all examples are as expected, and all texts are
-    accepted; 1: some are not; 2: the file is invalid.
+    Every text is checked with every file, as a complete, finished answer. Exit code 0: all examples and texts are as
+    expected; 1: some are not; 2: a file is invalid. All files are checked, and the highest code counts.
     """
-    read = read_constraints([file], allow_code=allow_code)
-    if read.sampler is not None:
-        with ends_at_once():
-            from guardwrap.samplers import sampler_named  # imports scipy
+    several = is_several(targets)
+    user_texts = texts_to_check(texts or [], from_files or [])
+    results: list[CheckedFile] = []
+    for name, missing in constraint_files(targets):
+        if missing is not None:
+            result = CheckedFile(name, error=str(missing))
+        else:
+            result = _checked(name, user_texts, digest=digest, allow_code=allow_code, listed=several)
+        results.append(result)
+        if result.error is not None:
+            fail(result.error, INVALID)
+        elif result.file is not None and digest:
+            typer.echo(result.file.constraint.digest + (f"  {result.name}" if several else ""))
+        elif not as_json:
+            _print(result)
+    code = max(result.code for result in results)
+    if as_json and not digest:
+        _print_json(results, several=several)
+    elif several and not digest:
+        _print_summary(results)
+    raise typer.Exit(code)
 
-        sampler_named(read.sampler, read.source)
-    if digest:
-        typer.echo(read.constraint.digest)
-        return
+
+def _checked(
+    name: str, user_texts: Sequence[ExpectedText], *, digest: bool, allow_code: bool, listed: bool
+) -> CheckedFile:
+    """Check one file; an error becomes part of the result."""
+    try:
+        read = read_constraints([name], allow_code=allow_code)
+        if read.sampler is not None:
+            with ends_at_once():
+                from guardwrap.samplers import sampler_named  # imports scipy
+
+            sampler_named(read.sampler, read.source)
+        return CheckedFile(name, read) if digest else _with_texts(name, read, user_texts)
+    except GuardwrapError as error:
+        message = str(error) if name in str(error) else f"{name}: {error}"
+        way_out = "; keep other YAML files out of the folder, or name the constraint files" if listed else ""
+        return CheckedFile(name, error=f"{message}{way_out if _is_foreign(message) else ''}")
+
+
+def _is_foreign(message: str) -> bool:
+    """Return whether an error says that a YAML file is probably no constraint file."""
+    return "begin the file with" in message or "a constraint file is a mapping" in message
+
+
+def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedText]) -> CheckedFile:
     if (
         read.adapter is not None
         and read.source is not None
@@ -91,25 +199,19 @@ def check(
     ):
         way_out = "use the matching one, or, if you mean it, {source: ..., allow_mismatch: true}"
         raise read.source.error(("adapter",), f"{other}; {way_out}")
-    user_texts = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
     if any(isinstance(part, ScoringConstraint) for part in walk(read.constraint)):
         quieten_transformers()
-    expected = [True] * len(read.accepts) + [False] * len(read.rejects)
     if read.sample:
         read = read.filled(read.sample)
-    elif user_texts:
-        require_filled(read.constraint)
-    examples = check_texts(read.constraint, [*read.accepts, *read.rejects], expected)
-    results = check_texts(read.constraint, user_texts, [True] * len(user_texts))
-    ok = all(item.right for item in (*examples, *results))
-    if as_json:
-        typer.echo(json.dumps(_as_dict(file, read, examples, results, ok), ensure_ascii=False, indent=2))
-    else:
-        _print(file, read, examples, results)
-    raise typer.Exit(0 if ok else 1)
+    elif user_texts and read.fields:
+        names = ", ".join(map(quoted, read.fields))
+        raise UsageError(f"{name}: to check texts, give values for the fields {names} under examples: fields:")
+    own = [*(ExpectedText(text) for text in read.accepts), *(ExpectedText(text, False) for text in read.rejects)]
+    examples = check_texts(read.constraint, own)
+    return CheckedFile(name, read, tuple(examples), tuple(check_texts(read.constraint, user_texts)))
 
 
-def check_texts(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool]) -> list[CheckedText]:
+def check_texts(constraint: Constraint, texts: Sequence[ExpectedText]) -> list[CheckedText]:
     """Check texts with every part of a constraint, not only up to the first one that rejects.
 
     Parameters
@@ -117,26 +219,11 @@ def check_texts(constraint: Constraint, texts: Sequence[str], expected: Sequence
     constraint
         The constraint.
     texts
-        Finished texts.
-    expected
-        For each text, whether it should be accepted.
+        Finished texts, and whether each should be accepted.
     """
-    draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
-    items = [CheckedText(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
-    with judging():
-        for part in constraint.parts:
-            if _counts_tokens(part):
-                continue
-            for number, passed in enumerate(run_check(part, draws)):
-                if not passed:
-                    item = items[number]
-                    reason = part.fault_of(draws[number]) if isinstance(part, TextConstraint) else ""
-                    items[number] = replace(item, failed=(*item.failed, part.title), reasons=(*item.reasons, reason))
-    return items
-
-
-def _counts_tokens(part: Constraint) -> bool:
-    return any(isinstance(inner, Length) and inner.unit == "tokens" for inner in walk(part))
+    draws = [Draw(prompt="", token_ids=(), text=item.text) for item in texts]
+    explanations = explain_draws(constraint, draws, tokens_known=False)
+    return [CheckedText(item.expected, each) for item, each in zip(texts, explanations, strict=True)]
 
 
 def _notes(constraint: Constraint) -> list[str]:
@@ -144,7 +231,7 @@ def _notes(constraint: Constraint) -> list[str]:
     notes = [
         f"{quoted(part.title)} counts tokens, which are known for generated texts only; it is not checked here"
         for part in constraint.parts
-        if _counts_tokens(part)
+        if counts_tokens(part)
     ]
     notes += further_keys(constraint)
     for part in walk(constraint):
@@ -159,43 +246,46 @@ def _notes(constraint: Constraint) -> list[str]:
     return notes
 
 
-def _print(file: str, read: ConstraintFile, examples: Sequence[CheckedText], results: Sequence[CheckedText]) -> None:
-    parts = len(read.constraint.parts)
-    typer.echo(f"{file}: valid, {parts} part{'s' * (parts != 1)}")
-    for note in _notes(read.constraint):
+def _print(result: CheckedFile) -> None:
+    if result.file is None:
+        return
+    parts = len(result.file.constraint.parts)
+    typer.echo(f"{result.name}: valid, {parts} part{'s' * (parts != 1)}")
+    for note in _notes(result.file.constraint):
         typer.secho(f"note: {note}", fg="yellow")
-    wrong = [item for item in examples if not item.right]
-    if examples:
-        typer.echo(f"{len(examples) - len(wrong)} of {len(examples)} examples as expected")
+    wrong = [item for item in result.examples if not item.right]
+    if result.examples:
+        typer.echo(f"{len(result.examples) - len(wrong)} of {len(result.examples)} examples as expected")
     else:
         typer.echo("no examples; a file can list texts under examples: accepts: and rejects:")
     for item in wrong:
-        listed, result = ("accepts", _verdict(item)) if item.expected else ("rejects", "accepted by every part")
-        typer.secho(f"  listed under {listed}, but {result}: {in_one_line(item.text)}", fg="red")
-    for number, item in enumerate(results, start=1):
-        color = "green" if item.right else "red"
-        typer.secho(f"text {number} {_verdict(item)}: {in_one_line(item.text)}", fg=color)
+        listed, outcome = ("accepts", _verdict(item)) if item.expected else ("rejects", "accepted by every part")
+        text = in_one_line(item.explanation.text)
+        typer.secho(f"  listed under {listed}, but {outcome}: {text}", fg="red")
+    for number, item in enumerate(result.texts, start=1):
+        as_hoped = "" if item.expected else ", as expected" if item.right else ", but expected to fail"
+        text = in_one_line(item.explanation.text)
+        typer.secho(f"text {number} {_verdict(item)}{as_hoped}: {text}", fg="green" if item.right else "red")
+
+
+def _print_json(results: Sequence[CheckedFile], *, several: bool) -> None:
+    if several:
+        data = {"ok": all(result.code == 0 for result in results), "files": [result.to_dict() for result in results]}
+    elif results[0].file is None:  # the error is on stderr
+        return
+    else:
+        data = results[0].to_dict()
+    typer.echo(json.dumps(data, ensure_ascii=False, indent=2))
+
+
+def _print_summary(results: Sequence[CheckedFile]) -> None:
+    codes = Counter(result.code for result in results)
+    words = {0: "as expected", UNEXPECTED: "with unexpected results", INVALID: "invalid"}
+    counts = ", ".join(f"{codes[code]} {word}" for code, word in words.items() if codes[code])
+    files = f"{len(results)} file{'s' * (len(results) != 1)}"
+    typer.secho(f"{files}: {counts}", fg="green" if set(codes) == {0} else "red")
 
 
 def _verdict(item: CheckedText) -> str:
-    parts = zip(map(quoted, item.failed), item.reasons, strict=True)
-    named = (f"{title} ({reason})" if reason else title for title, reason in parts)
-    return f"rejected by {', '.join(named)}" if item.failed else "accepted"
-
-
-def _as_dict(
-    file: str, read: ConstraintFile, examples: Sequence[CheckedText], results: Sequence[CheckedText], ok: bool
-) -> dict[str, Any]:
-    return {
-        "file": file,
-        "name": read.name,
-        "digest": read.constraint.digest,
-        "parts": [part.title for part in read.constraint.parts],
-        "ok": ok,
-        "notes": _notes(read.constraint),
-        "examples": [{**asdict(item), "accepted": not item.failed} for item in examples],
-        "texts": [
-            {"text": item.text, "accepted": not item.failed, "failed": item.failed, "reasons": item.reasons}
-            for item in results
-        ],
-    }
+    rejections = item.explanation.rejections
+    return f"rejected by {', '.join(map(str, rejections))}" if rejections else "accepted"

@@ -32,6 +32,7 @@ from guardwrap.cli.generation_options import (
     RetryFailed,
     SamplerName,
     SecondsLimit,
+    ShowRejected,
     Temperature,
     TokenLimit,
     TopK,
@@ -107,6 +108,7 @@ def generate(
     workers: Workers = None,
     worker_gpus: WorkerGPUs = None,
     quiet: Quiet = False,
+    show_rejected: ShowRejected = 0,
     verbose: Verbose = 0,
 ) -> None:
     """Generate texts that satisfy the constraints.
@@ -142,16 +144,21 @@ def generate(
         over = limits if retry_failed else None
         read_own = own_of(source.path, request.constraints.constraint, request.budget, over)
         source = dataclasses.replace(source, read_own=read_own)
-    results = OutputOptions(output, resume, overwrite, retry_failed, quiet)
+    results = OutputOptions(output, resume, overwrite, retry_failed, quiet, show_rejected)
     if ray is not None:
         from guardwrap.cli.ray_run import on_ray
 
         on_ray(request, source, results, address=ray, workers=workers or 1, gpus=worker_gpus or 0)
         return
-    for option, value in {"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus}.items():
+    _require_none({"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus})
+    _write_texts(request, source, results)
+
+
+def _require_none(ray_options: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option is given that requires ``--ray``."""
+    for option, value in ray_options.items():
         if value is not None:
             raise UsageError(f"{option} requires --ray; add --ray auto, or leave it out")
-    _write_texts(request, source, results)
 
 
 def _write_texts(request: GenerateRequest, source: PromptSource, results: OutputOptions) -> None:
@@ -169,9 +176,10 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
     def guarded() -> GuardedGenerator:
         return load_generator(request.generator, request.constraints, **request.wrapper)
 
+    shown: dict[str, Any] = {"quiet": results.quiet, "show_rejected": results.show_rejected}
     retry = None
     if output and results.retry_failed and written.failed:
-        retry = RetryRun(written, fresh, request.settings, output=output, quiet=results.quiet)
+        retry = RetryRun(written, fresh, request.settings, output=output, **shown)
         _go(retry, guarded, {**request.options, "seed": fresh})
         written = dataclasses.replace(written, size=retry.size, short=retry.short)
     seed = fresh if written.seed is None else written.seed
@@ -179,15 +187,19 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
     def fits(item: Item, line: bytes) -> bool:
         return is_of_run(line, item, request.report_of, request.settings, seed, other_budget=results.retry_failed)
 
-    run = Run(items, total, written, request.settings, output=output, quiet=results.quiet, kept=kept, fits=fits)
+    run = Run(items, total, written, request.settings, output=output, kept=kept, fits=fits, **shown)
     if retry is not None and retry.short:
-        run.advice = retry.advice
+        run.advice, run.failed = retry.advice, retry.failed
     if total != run.done:
         _go(run, guarded, {**request.options, "seed": seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
-        raise missing_texts(run.short, run.done, "prompts", run.advice, kept=output is not None, seed=request.seed)
+        is_file = output is not None
+        end = missing_texts(run.short, run.done, "prompts", run.advice, kept=is_file, seed=request.seed)
+        for line in run.failed.lines():
+            typer.echo(line, err=True)
+        raise end
 
 
 def _earlier_results(

@@ -22,7 +22,7 @@ SCHEMA = "guardwrap.schema.json"
 HEAD = f"""\
 # yaml-language-server: $schema=./{SCHEMA}
 # Rules for every text. Try them without a model:
-#     guardwrap check PATH "I drink a cup of tea."
+#     guardwrap check PATH --text "I drink a cup of tea."
 """
 
 FILE = f"""\
@@ -130,7 +130,7 @@ def init(
     parse(text, path=str(path))
     schema.write_text(json.dumps(editor_schema(), indent=1) + "\n", encoding="utf-8")
     path.write_text(text, encoding="utf-8")
-    typer.echo(f'wrote {path}, and {schema} for editors; try: guardwrap check {path} "I drink a cup of tea."')
+    typer.echo(f'wrote {path}, and {schema} for editors; try: guardwrap check {path} --text "I drink a cup of tea."')
 
 
 def _rules(

@@ -113,8 +113,9 @@ class Python(Constraint):
         """Call the function on the strings of each draw's view."""
         texts = [view(draw, self.on) for draw in draws]
         flat = [text for group in texts for text in group or ()]
-        prompts = [draw.prompt for draw, group in zip(draws, texts, strict=True) for _ in group or ()]
-        before = (prompts,) if self._takes_prompt else ()
+        before: tuple[list[str], ...] = ()
+        if self._takes_prompt:
+            before = ([draw.prompt for draw, group in zip(draws, texts, strict=True) for _ in group or ()],)
         results = list(self.call(*before, flat)) if self.batched else list(map(self.call, *before, flat))
         if len(results) != len(flat):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")

@@ -8,7 +8,7 @@ import pytest
 
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.environment.package_data import adapters
-from tests.cli.fixtures_commands import HAS_A, TWO_PARTS, assert_one_line, python, run
+from tests.cli.fixtures_commands import HAS_A, TWO_PARTS, assert_one_line, python, run, texts
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -23,7 +23,7 @@ def test_check_runs_the_examples(tmp_path):
 
 def test_check_names_all_failing_parts(tmp_path):
     (tmp_path / "two.yaml").write_text(TWO_PARTS)
-    result = run("check", "two.yaml", "zzzzzzzzz", "abc", "xyz")
+    result = run("check", "two.yaml", *texts("zzzzzzzzz", "abc", "xyz"))
     assert result.exit_code == 1
     first, second, third = result.stdout.splitlines()[-3:]
     assert first == "text 1 rejected by 'has an a', 'short' (has 9 characters, not at most 5): 'zzzzzzzzz'"
@@ -33,7 +33,7 @@ def test_check_names_all_failing_parts(tmp_path):
     result = run("check", "two.yaml", "--file", "texts.txt")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == "text 2 rejected by 'has an a': ''"
-    assert run("check", "two.yaml", "abc", "--file", "-", stdin="ba\n").exit_code == 0
+    assert run("check", "two.yaml", "--text", "abc", "--file", "-", stdin="ba\n").exit_code == 0
 
 
 def test_check_lists_examples_that_are_wrong(tmp_path):
@@ -53,7 +53,7 @@ def test_check_says_what_in_a_json_text_is_wrong(tmp_path):
     schema = {"required": ["a"], "properties": {"a": {"items": {"type": "string"}}}}
     part = {"kind": "json_schema", "name": "list", "schema": schema}
     (tmp_path / "json.yaml").write_text(json.dumps({"guardwrap": 1, "constraint": [part, part]}))
-    result = run("check", "json.yaml", '{"a": ["b", 1]}', '{"a"', '{"a": []}')
+    result = run("check", "json.yaml", *texts('{"a": ["b", 1]}', '{"a"', '{"a": []}'))
     first, second, third = result.stdout.splitlines()[-3:]
     reason = "'list' ($.a[1]: 1 is not of type 'string')"
     assert first == f"text 1 rejected by {reason}, {reason}: " + """'{"a": ["b", 1]}'"""
@@ -82,7 +82,7 @@ examples:
 def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
     """A misspelled keyword of a schema has no effect, and the tokens of a text are not known: both get a note."""
     (tmp_path / "noted.yaml").write_text(NOTED)
-    result = run("check", "noted.yaml", "{}", "123456789")
+    result = run("check", "noted.yaml", *texts("{}", "123456789"))
     assert result.exit_code == 1, result.output
     told = [line.removeprefix("note: ") for line in result.stdout.splitlines() if line.startswith("note: ")]
     assert told == [
@@ -109,7 +109,7 @@ def test_the_catalogue_gets_no_notes(name):
 
 def test_check_as_json(tmp_path):
     (tmp_path / "two.yaml").write_text(TWO_PARTS)
-    result = run("check", "two.yaml", "--json", "zzzzzzzzz")
+    result = run("check", "two.yaml", "--json", "--text", "zzzzzzzzz")
     assert result.exit_code == 1
     data = json.loads(result.stdout)
     assert data["ok"] is False
@@ -124,6 +124,7 @@ def test_check_as_json(tmp_path):
     assert data["texts"] == [
         {
             "text": "zzzzzzzzz",
+            "expected": True,
             "accepted": False,
             "failed": ["has an a", "short"],
             "reasons": ["", "has 9 characters, not at most 5"],
@@ -142,9 +143,11 @@ def test_check_bad_files(tmp_path):
 
 def test_check_reads_the_sampler_too(tmp_path):
     (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {qrs: {pilot: 5}}\n")
-    assert run("check", "c.yaml", "a").exit_code == 0
+    assert run("check", "c.yaml", "--text", "a").exit_code == 0
     (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {qrs: {pilt: 5}}\n")
-    assert_one_line(run("check", "c.yaml", "a"), "c.yaml:", "sampler.qrs.pilt: unknown field", "did you mean 'pilot'")
+    assert_one_line(
+        run("check", "c.yaml", "--text", "a"), "c.yaml:", "sampler.qrs.pilt: unknown field", "did you mean 'pilot'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +182,7 @@ def test_check_finds_what_would_be_found_at_first_use(tmp_path, line, says):
 def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):
     (tmp_path / "cli_crash.py").write_text("def bad(text):\n    raise ValueError(text)\n")
     (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'cli_crash:bad'}\n")
-    result = run("check", "code.yaml", "--allow-code", "secret")
+    result = run("check", "code.yaml", "--allow-code", "--text", "secret")
     assert_one_line(result, "cli_crash:bad", "ValueError")
     assert "secret" not in result.output
 
@@ -238,3 +241,110 @@ def test_a_card_is_read_without_torch(tmp_path):
     process = python(code, "check", tmp_path / "c.yaml", stderr=subprocess.PIPE)
     assert "another constraint" in process.communicate()[1]
     assert process.returncode == 0
+
+
+BROKEN = "guardwrap: 1\nconstraint: {kind: regx, pattern: a}\n"
+WRONG = HAS_A + "examples: {accepts: [b]}\n"
+
+
+@pytest.fixture
+def rules(tmp_path):
+    """A folder with a valid file, one with a wrong example, and one that is invalid."""
+    (tmp_path / "rules" / "more").mkdir(parents=True)
+    (tmp_path / "rules" / "b-two.yaml").write_text(TWO_PARTS)
+    (tmp_path / "rules" / "a-broken.yaml").write_text(BROKEN)
+    (tmp_path / "rules" / "more" / "wrong.yml").write_text(WRONG)
+    return tmp_path / "rules"
+
+
+@pytest.mark.usefixtures("rules")
+def test_every_file_is_checked_and_the_worst_one_sets_the_exit_code():
+    result = run("check", "rules/a-broken.yaml", "rules/b-two.yaml", "rules/more/wrong.yml", "catalogue:no-urls")
+    assert result.exit_code == 2
+    (error,) = result.stderr.splitlines()
+    assert error.startswith("guardwrap: rules/a-broken.yaml:2: ")
+    lines = result.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines if ": valid" in line] == [
+        "rules/b-two.yaml",
+        "rules/more/wrong.yml",
+        "catalogue",
+    ]
+    assert lines[-1] == "4 files: 2 as expected, 1 with unexpected results, 1 invalid"
+    assert run("check", "rules/b-two.yaml", "rules/more/wrong.yml").exit_code == 1
+    assert run("check", "rules/more/wrong.yml", "rules/b-two.yaml").exit_code == 1
+    assert run("check", "rules/b-two.yaml", "catalogue:no-urls").exit_code == 0
+    assert run("check", "rules/b-two.yaml", "rules/a-broken.yaml").exit_code == 2
+
+
+def test_a_folder_stands_for_the_files_below_it(rules):
+    result = run("check", "rules")
+    assert result.exit_code == 2
+    assert result.stdout.endswith("\n3 files: 1 as expected, 1 with unexpected results, 1 invalid\n")
+    (rules / "a-broken.yaml").unlink()
+    (rules / "more" / "wrong.yml").unlink()
+    result = run("check", "rules")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 file: 1 as expected")
+    (rules / "card.yaml").write_text("title: not a rule\n")
+    result = run("check", "rules")
+    assert result.exit_code == 2
+    assert "guardwrap: rules/card.yaml:1: " in result.stderr
+    assert "keep other YAML files out of the folder, or name the constraint files" in result.stderr
+
+
+def test_an_error_without_the_name_of_its_file_gets_it(tmp_path):
+    (tmp_path / "cli_crash.py").write_text("def bad(text):\n    raise ValueError(text)\n")
+    (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'cli_crash:bad'}\n")
+    (tmp_path / "fields.yaml").write_text("guardwrap: 1\nfields: [n]\nconstraint: {kind: regex, pattern: '{n}'}\n")
+    result = run("check", "code.yaml", "fields.yaml", "--allow-code", "--text", "a")
+    assert result.exit_code == 2
+    crash, missing = result.stderr.splitlines()
+    assert crash.startswith("guardwrap: code.yaml: ")
+    assert missing.startswith("guardwrap: fields.yaml: ")
+    assert "examples: fields:" in missing
+
+
+def test_a_text_in_the_place_of_a_file_is_an_error_that_names_the_option(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml", "A glass of water.")
+    assert result.exit_code == 2
+    said = "guardwrap: there is no file or folder 'A glass of water.'; pass a text to check with --text\n"
+    assert result.stderr == said
+    assert_one_line(run("check", "a" * 5000), "--text")
+
+
+@pytest.mark.usefixtures("rules")
+def test_texts_are_checked_with_every_file_and_their_expected_verdict(tmp_path):
+    rows = ["abc", {"text": "xyz", "expected": "fail"}, {"text": "b", "expected": False}, {"text": "a", "id": 7}]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = run("check", "rules/b-two.yaml", "catalogue:no-urls", "--file", "texts.jsonl")
+    assert result.exit_code == 1, "no-urls accepts xyz"
+    assert "text 2 rejected by 'has an a', as expected: 'xyz'" in result.stdout
+    assert "text 2 accepted, but expected to fail: 'xyz'" in result.stdout
+    assert run("check", "rules/b-two.yaml", "--file", "texts.jsonl").exit_code == 0
+    (tmp_path / "texts.jsonl").write_text('{"text": "abc", "expected": "fail"}')
+    assert run("check", "rules/b-two.yaml", "--file", "texts.jsonl").exit_code == 1
+
+
+@pytest.mark.usefixtures("rules")
+def test_json_of_several_files_is_one_object():
+    result = run("check", "rules", "--json", "--text", "ab")
+    assert result.exit_code == 2
+    data = json.loads(result.stdout)
+    broken, two, wrong = data["files"]
+    assert data["ok"] is False
+    assert (broken["file"], broken["ok"]) == ("rules/a-broken.yaml", False)
+    assert "did you mean 'regex'" in broken["error"]
+    assert (two["file"], two["ok"], two["texts"][0]["accepted"]) == ("rules/b-two.yaml", True, True)
+    assert (wrong["file"], wrong["ok"]) == ("rules/more/wrong.yml", False)
+    (nowhere,) = json.loads(run("check", "rules/b-two.yaml", "nowhere.yaml", "--json").stdout)["files"][1:]
+    assert (nowhere["file"], nowhere["ok"]) == ("nowhere.yaml", False)
+
+
+@pytest.mark.usefixtures("rules")
+def test_digests_of_several_files_have_their_names():
+    one = run("check", "rules/b-two.yaml", "--digest").stdout.strip()
+    result = run("check", "rules/b-two.yaml", "rules/more/wrong.yml", "rules/a-broken.yaml", "--digest")
+    assert result.exit_code == 2
+    first, second = result.stdout.splitlines()
+    assert first == f"{one}  rules/b-two.yaml"
+    assert second.endswith("  rules/more/wrong.yml")

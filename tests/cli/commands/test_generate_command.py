@@ -158,7 +158,11 @@ def test_several_constraints_must_all_hold(model, has_a, tmp_path):
 
 def test_a_budget_that_ends_first_keeps_results(model, has_a, never, tmp_path):
     result = generate(model, "ab", "cd", "-c", never, "--max-attempts", 5, "-o", "out.jsonl")
-    assert_one_line(result, "2 of 2 prompts", "max_attempts", "has a digit", code=3)
+    assert result.exit_code == 3
+    error, summary = result.stderr.splitlines()
+    assert error.startswith("guardwrap: 2 of 2 prompts did not get all their texts; the first, argument 1: ended by ")
+    prompts = "argument 1 (0 of 1 texts), argument 2 (0 of 1 texts)"
+    assert summary == f"  'has a digit' rejected 10 of 10 attempts: {prompts}"
     for record in records((tmp_path / "out.jsonl").read_text()):
         assert record["ok"] is False
         assert record["texts"] == []
@@ -309,14 +313,14 @@ def test_python_constraints_come_from_the_current_folder(model, tmp_path):
     result = generate(model, "ab", "-c", "code.yaml", "--allow-code")
     assert result.exit_code == 0, result.output
     assert "a" in records(result.stdout)[0]["texts"][0]
-    assert run("check", "code.yaml", "--allow-code", "xyz").exit_code == 1
+    assert run("check", "code.yaml", "--allow-code", "--text", "xyz").exit_code == 1
 
 
 @pytest.mark.usefixtures("watchdog")
 def test_a_named_pipe_is_no_file_of_settings(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     for args in (
-        ("check", "pipe.yaml", "a"),
+        ("check", "pipe.yaml", "--text", "a"),
         ("generate", "ab", "-c", "pipe.yaml"),
         ("plan", "ab", "-c", "pipe.yaml"),
         ("train", "pipe.yaml", "-o", "out"),
@@ -331,11 +335,11 @@ def test_a_named_pipe_is_no_file_of_settings(tmp_path):
 
 
 def test_what_the_shell_opened_may_be_a_pipe():
-    """As in ``guardwrap check <(yq .rules all.yaml) "a text"``."""
+    """As in ``guardwrap check <(yq .rules all.yaml) --text "a text"``."""
     read, write = os.pipe()
     os.write(write, HAS_A.encode())
     os.close(write)
-    assert run("check", f"/dev/fd/{read}", "a").exit_code == 0
+    assert run("check", f"/dev/fd/{read}", "--text", "a").exit_code == 0
     os.close(read)
 
 
@@ -361,7 +365,7 @@ def test_a_rule_that_ends_the_program_has_crashed(tmp_path, code):
     (tmp_path / f"ending_rules{code}.py").write_text(f"import sys\ndef rule(text):\n    sys.exit({code})\n")
     rule = f"guardwrap: 1\nconstraint: {{kind: python, function: 'ending_rules{code}:rule'}}\n"
     (tmp_path / "c.yaml").write_text(rule)
-    assert_one_line(run("check", "c.yaml", "ab", "--allow-code"), "raised SystemExit")
+    assert_one_line(run("check", "c.yaml", "--text", "ab", "--allow-code"), "raised SystemExit")
 
 
 @pytest.mark.parametrize(

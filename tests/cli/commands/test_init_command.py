@@ -44,7 +44,7 @@ def test_init_writes_a_file_that_holds(tmp_path):
     result = run("init")
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == [SCHEMA, "rules.yaml"]
-    checked = run("check", "rules.yaml", "I drink a cup of tea.")
+    checked = run("check", "rules.yaml", "--text", "I drink a cup of tea.")
     assert checked.exit_code == 0, checked.output
     assert "4 of 4 examples as expected" in checked.stdout
     assert "guardwrap check rules.yaml" in Path("rules.yaml").read_text()

@@ -1,0 +1,115 @@
+"""Arguments of ``guardwrap check``: constraint files, catalogue names and folders, and the texts to check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guardwrap.constraints.files.catalogue_files import catalogue_names
+from guardwrap.documents import lexical
+from guardwrap.environment.package_data import PREFIX
+from guardwrap.errors import PromptError, UsageError, first_line, nearest
+from guardwrap.prompt_files.prompts import lines
+
+__all__ = ["ExpectedText", "constraint_files", "is_several", "texts_to_check"]
+
+_SUFFIXES = (".yaml", ".yml")
+_EXPECTED = {"pass": True, "fail": False, True: True, False: False}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedText:
+    """A text, and whether it should be accepted."""
+
+    text: str
+    expected: bool = True
+
+
+def is_several(targets: Sequence[str]) -> bool:
+    """Return whether the arguments stand for a list of files; a folder is a list, even if it holds one file."""
+    return len(targets) > 1 or any(map(os.path.isdir, targets))
+
+
+def constraint_files(targets: Sequence[str]) -> Iterator[tuple[str, UsageError | None]]:
+    """Yield the constraint files that arguments name, each once. An argument that names none comes with an error.
+
+    Parameters
+    ----------
+    targets
+        Paths of files or folders, or ``catalogue:NAME``. A folder stands for all YAML files below it, sorted.
+    """
+    seen: set[str] = set()
+    for target in targets:
+        for name, error in _files(target):
+            if name not in seen:
+                seen.add(name)
+                yield name, error
+
+
+def _files(target: str) -> list[tuple[str, UsageError | None]]:
+    if target.startswith(PREFIX):
+        return [(target, None)]
+    if not os.path.isdir(target):  # unlike Path.exists, os.path raises nothing for a long text
+        return [(target, None if os.path.exists(target) else _no_file(target))]
+    files = sorted(str(path) for path in Path(target).rglob("*") if path.suffix in _SUFFIXES and not path.is_dir())
+    none = UsageError(f"there is no .yaml or .yml file in the folder {target!r}; name a constraint file")
+    return [(name, None) for name in files] or [(target, none)]
+
+
+def _no_file(target: str) -> UsageError:
+    folder, name = os.path.split(target)
+    beside = [entry for entry in os.listdir(folder or ".") if entry.endswith(_SUFFIXES)] if _is_folder(folder) else []
+    meant = f" (did you mean {PREFIX}{name}?)" if target in catalogue_names() else nearest(name, beside)
+    return UsageError(f"there is no file or folder {target!r}{meant}; pass a text to check with --text")
+
+
+def _is_folder(folder: str) -> bool:
+    return not folder or os.path.isdir(folder)
+
+
+def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedText]:
+    """Return the texts of the command line, then those of files.
+
+    Parameters
+    ----------
+    texts
+        Texts that should be accepted.
+    paths
+        Files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of JSON is a
+        string, or an object with the fields "text" and "expected" ("pass", "fail", true or false; default: "pass").
+
+    Raises
+    ------
+    PromptError
+        If a file cannot be read, or a line is invalid; the message names the line.
+    """
+    found = [ExpectedText(text) for text in texts]
+    for path in paths:
+        read = _of_json if path.endswith(".jsonl") else _of_line
+        found += [read(where, line) for where, line in lines(path)]
+    return found
+
+
+def _of_line(_: str, line: str) -> ExpectedText:
+    return ExpectedText(line)
+
+
+def _of_json(where: str, line: str) -> ExpectedText:
+    try:
+        value = lexical.load_json(line)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise PromptError(f"{where}: not JSON: {first_line(error)}") from None
+    fields: dict[str, Any] = {"text": value} if isinstance(value, str) else value
+    if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
+        raise PromptError(f'{where}: give a string, or an object with "text" (a string) and "expected"')
+    if "expected" not in fields:  # other fields are allowed, but a misspelled one would change the result
+        for name in fields:
+            if meant := nearest(name, ["expected"]):
+                raise PromptError(f"{where}: unknown field {name!r}{meant}")
+    expected = fields.get("expected", True)
+    if not isinstance(expected, str | bool) or expected not in _EXPECTED:
+        raise PromptError(f'{where}: "expected" must be "pass" or "fail"')
+    return ExpectedText(fields["text"], _EXPECTED[expected])

@@ -1,0 +1,144 @@
+"""Explanations: which parts of a constraint reject a text, where, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from guardwrap.constraints.base import Constraint, Wrapper, walk
+from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.combinators import All, AnyOf
+from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.kinds.text import Length, TextConstraint
+from guardwrap.documents.time_limits import judging
+from guardwrap.errors import quoted
+from guardwrap.outcomes import Draw
+
+__all__ = ["Explanation", "Rejection", "counts_tokens", "explain_draw", "explain_draws"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One part of a constraint that rejects a text.
+
+    Parameters
+    ----------
+    part
+        Title of the part, as in reports.
+    reason
+        What is wrong with the text; "" if the title says it all. It may quote the text.
+    path
+        Path of the first invalid value in a JSON text, such as ``"$.items[2].name"``; None if it is the whole text, and
+        for texts that are not JSON.
+    """
+
+    part: str
+    reason: str = ""
+    path: str | None = None
+
+    @property
+    def detail(self) -> str:
+        """The path and the reason in one line; "" if neither is known."""
+        return self.reason if self.path is None else f"{self.path}: {self.reason}"
+
+    def __str__(self) -> str:
+        return f"{quoted(self.part)} ({self.detail})" if self.detail else quoted(self.part)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The result of checking one text with every part of a constraint.
+
+    ``str()`` gives one line for each part that rejects the text.
+
+    Parameters
+    ----------
+    text
+        The text.
+    rejections
+        The parts that reject it, cheap parts first; empty if it is accepted.
+    unchecked
+        Titles of parts that were not checked, because they count tokens and those of the text are not known.
+    """
+
+    text: str
+    rejections: tuple[Rejection, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether no part rejects the text."""
+        return not self.rejections
+
+    def __str__(self) -> str:
+        count = len(self.rejections)
+        head = f"rejected by {count} part{'s' * (count != 1)}:" if count else "accepted"
+        lines = [head, *(f"  {rejection}" for rejection in self.rejections)]
+        return "\n".join([*lines, *(f"  not checked: {quoted(title)} counts tokens" for title in self.unchecked)])
+
+
+def counts_tokens(part: Constraint) -> bool:
+    """Return whether a part needs the tokens of a text, which are not known for plain texts."""
+    return any(isinstance(inner, Length) and inner.unit == "tokens" for inner in walk(part))
+
+
+def explain_draws(constraint: Constraint, draws: Sequence[Draw], *, tokens_known: bool) -> list[Explanation]:
+    """Check draws with every part of a constraint, not only up to the first one that rejects.
+
+    Parameters
+    ----------
+    constraint
+        The constraint.
+    draws
+        Finished texts.
+    tokens_known
+        Whether ``token_ids`` of the draws are those of their texts. If not, parts that count tokens are not checked.
+
+    Raises
+    ------
+    CheckFailed
+        If a part crashes or takes too long.
+    """
+    found: list[list[Rejection]] = [[] if draw.fault is None else [Rejection(draw.fault)] for draw in draws]
+    readable = [number for number, draw in enumerate(draws) if draw.fault is None]
+    unchecked = () if tokens_known else tuple(part.title for part in constraint.parts if counts_tokens(part))
+    with judging():
+        for part in constraint.parts:
+            if not tokens_known and counts_tokens(part):
+                continue
+            passed = run_check(part, [draws[number] for number in readable])
+            for number, ok in zip(readable, passed, strict=True):
+                if not ok:
+                    found[number].append(_rejection(part, draws[number]))
+    return [Explanation(draw.text, tuple(each), unchecked) for draw, each in zip(draws, found, strict=True)]
+
+
+def explain_draw(constraint: Constraint, draw: Draw) -> Explanation:
+    """Check one draw with every part of a constraint. If it has no tokens, parts that count them are not checked.
+
+    Raises
+    ------
+    CheckFailed
+        If a part crashes or takes too long.
+    """
+    return explain_draws(constraint, [draw], tokens_known=bool(draw.token_ids) or not draw.text)[0]
+
+
+def _rejection(part: Constraint, draw: Draw) -> Rejection:
+    fault = _fault(part, draw)
+    path, colon, reason = fault.partition(": ")
+    if colon and path.startswith("$"):
+        return Rejection(part.title, reason, path)
+    return Rejection(part.title, fault)
+
+
+def _fault(part: Constraint, draw: Draw) -> str:
+    """Return what is wrong with a draw that a part rejects, in a few words; "" if the title says it all."""
+    if isinstance(part, Wrapper):
+        return _fault(part.of, draw)
+    if isinstance(part, TextConstraint | ToolCalls):
+        return part.fault_of(draw)
+    if isinstance(part, All | AnyOf):
+        failed = [inner for inner in part.of if not run_check(inner, [draw])[0]]
+        return ", ".join(str(_rejection(inner, draw)) for inner in failed)
+    return ""

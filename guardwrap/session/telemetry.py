@@ -1,0 +1,301 @@
+"""Spans and metrics of calls, by OpenTelemetry's semantic conventions for generative AI.
+
+Spans contain no text, unless ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` allows prompts and returned texts.
+Rejected texts are never in them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.stop_strings import StopAt, cut
+from guardwrap.environment.opentelemetry_api import (
+    Instruments,
+    attached,
+    captures_text,
+    failed_span,
+    instruments,
+    tracer,
+)
+from guardwrap.environment.transformers_internals import Chat
+from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
+from guardwrap.messages.answer_message import finish_reason
+from guardwrap.outcomes import SAMPLER, Outcome
+
+__all__ = ["CallSpan", "call_span"]
+
+_Item = TypeVar("_Item")
+
+_REQUEST = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "max_new_tokens": "max_tokens",
+    "num_return_sequences": "choice.count",
+}
+"""The attributes of the conventions for options of a call."""
+
+_MOST_TEXTS = 128
+"""The most texts of a call whose ``finish_reasons`` and contents are recorded."""
+
+
+class CallSpan:
+    """The span of one call, and its part of the metrics. Use it as a context; without OpenTelemetry it does nothing.
+
+    Parameters
+    ----------
+    span
+        The span that was started; None if there is no tracer.
+    meters
+        The counters; None if there is no meter.
+    labels
+        Operation, provider and model: attributes of the span and of the metrics.
+    current
+        Whether the span is the current one of the thread while the context is open.
+    """
+
+    def __init__(self, span: Any, meters: Instruments | None, labels: Mapping[str, str], *, current: bool) -> None:
+        self._recording = span is not None and span.is_recording()
+        self._span, self._meters, self._labels = span, meters, dict(labels)
+        self._began = time.monotonic()
+        self._scope = ExitStack()
+        self._current = current and span is not None
+        self._counts: Counter[str] = Counter()
+        self._rejections: Counter[str] = Counter()
+        self._reasons: list[str] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._input_tokens: int | None = 0
+        self._facts: dict[str, Any] = {}
+        self._ended_by = "complete"
+        self._fallback = "none"
+        self._continues = False
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is recorded."""
+        return self._recording or self._meters is not None
+
+    def __enter__(self) -> Self:
+        if self._current:
+            self._scope.enter_context(attached(self._span))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._scope.close()
+        if error is not None or not self._continues:
+            self._end(error)
+
+    def following(self, items: Iterator[_Item]) -> Iterator[_Item]:
+        """Return the items of a call that draws while they are consumed; the span ends with them."""
+        if not self.active:
+            return items
+        self._continues = True
+
+        def followed() -> Iterator[_Item]:
+            error: BaseException | None = None
+            try:
+                yield from items
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                self._end(error)
+
+        return followed()
+
+    def note(self, prompt: Any, constraint: Constraint, outcome: Outcome) -> Outcome:
+        """Add the outcome of one prompt, and return it.
+
+        Parameters
+        ----------
+        prompt
+            The prepared prompt.
+        constraint
+            The constraint of its texts.
+        outcome
+            The complete outcome.
+        """
+        if self.active:
+            self._count(outcome)
+        if self._recording:
+            self._describe(prompt, constraint, outcome)
+        return outcome
+
+    def _count(self, outcome: Outcome) -> None:
+        report = outcome.report
+        counts = {
+            "attempts": report.usage.attempts,
+            "accepted": report.accepted,
+            "tokens": report.usage.tokens,
+            "exhausted": int(report.accepted < report.requested),
+        }
+        self._counts.update({**counts, "prompts": 1, "computed": report.usage.computed_tokens})
+        self._counts["requested"] += report.requested
+        if self._meters is not None:
+            for name, value in counts.items():
+                getattr(self._meters, name).add(value, self._labels)
+
+    def _describe(self, prompt: Any, constraint: Constraint, outcome: Outcome) -> None:
+        report = outcome.report
+        self._rejections.update({title: count for title, count in report.rejections.items() if title != SAMPLER})
+        self._counts["output_tokens"] += sum(len(draw.token_ids) for draw in outcome.draws)
+        ids = getattr(prompt.law, "ids", None)  # only a server knows the tokens of its prompts
+        self._input_tokens = None if ids is None or self._input_tokens is None else self._input_tokens + len(ids)
+        self._facts = {"guardwrap.sampler": report.sampler, "gen_ai.request.seed": report.seed}
+        if report.ended != "complete":
+            self._ended_by = report.ended
+        if report.fallback or report.fallback_rejected_by is not None:
+            self._fallback = "used" if report.fallback else "withheld"
+        stops = next((part.stops for part in walk(constraint) if isinstance(part, StopAt)), ())
+        reasons = [finish_reason(draw, stops) for draw in outcome.draws]
+        reasons += ["stop"] * (len(outcome.texts) - len(reasons))  # fallbacks
+        room = _MOST_TEXTS - len(self._reasons)
+        self._reasons += reasons[:room]
+        if captures_text() and room > 0:
+            self._inputs += _messages(outcome.prompt)
+            # Only the text before a stop string was checked.
+            texts = [cut(text, stops) for text in outcome.texts[:room]]
+            self._outputs += [
+                {"role": "assistant", "parts": _parts(text), "finish_reason": reason}
+                for text, reason in zip(texts, reasons, strict=False)
+            ]
+
+    def _end(self, error: BaseException | None) -> None:
+        """End the span, and record the duration. A consumer that stops early is no error."""
+        failed = error is not None and not isinstance(error, GeneratorExit)
+        if self._recording:
+            self._span.set_attributes(self._attributes())
+            if failed and error is not None:
+                failed_span(self._span, type(error), _message(error))
+        if self._span is not None:
+            self._span.end()
+        if self._meters is not None:
+            labels = self._labels | ({"error.type": type(error).__name__} if failed else {})
+            self._meters.duration.record(time.monotonic() - self._began, labels)
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes of a call that has ended."""
+        counts = self._counts
+        if not counts["prompts"]:
+            return {}
+        attempts = counts["attempts"]
+        satisfied = attempts - sum(self._rejections.values())
+        attributes: dict[str, Any] = {
+            **self._facts,
+            "gen_ai.usage.output_tokens": counts["output_tokens"],
+            "gen_ai.response.finish_reasons": self._reasons,
+            "guardwrap.prompts": counts["prompts"],
+            "guardwrap.requested": counts["requested"],
+            "guardwrap.accepted": counts["accepted"],
+            "guardwrap.attempts": attempts,
+            "guardwrap.tokens": counts["tokens"],
+            "guardwrap.computed_tokens": counts["computed"],
+            "guardwrap.ended_by": self._ended_by,
+            "guardwrap.fallback": self._fallback,
+        }
+        if self._input_tokens is not None:
+            attributes["gen_ai.usage.input_tokens"] = self._input_tokens
+        if attempts:
+            attributes["guardwrap.acceptance_rate"] = satisfied / attempts
+        if self._rejections:
+            rule, rejected = self._rejections.most_common(1)[0]
+            attributes |= {"guardwrap.rejected_most_by": rule, "guardwrap.rejected_most": rejected}
+        if self._outputs or self._inputs:
+            attributes["gen_ai.input.messages"] = json.dumps(self._inputs, ensure_ascii=False)
+            attributes["gen_ai.output.messages"] = json.dumps(self._outputs, ensure_ascii=False)
+        return attributes
+
+
+_NO_SPAN = CallSpan(None, None, {}, current=False)
+
+
+def call_span(session: Any, prompts: Any, options: Mapping[str, Any], *, current: bool = True) -> CallSpan:
+    """Start the span of a call, if the process uses OpenTelemetry.
+
+    Parameters
+    ----------
+    session
+        The session that serves the call.
+    prompts, options
+        Prompts and options as passed to the call.
+    current
+        Whether spans that are started within the call become its children. False for asynchronous generators, whose
+        callers share their context.
+    """
+    tracing, meters = tracer(), instruments()
+    if tracing is None and meters is None:
+        return _NO_SPAN
+    named = options.get(session.call_class.named)
+    labels = {
+        "gen_ai.operation.name": _operation(session, named if prompts is None else prompts),
+        "gen_ai.provider.name": session.provider,
+        "gen_ai.request.model": session.model_name,
+    }
+    if tracing is None:
+        return CallSpan(None, meters, labels, current=False)
+    name = f"{labels['gen_ai.operation.name']} {session.model_name}"
+    span = tracing.start_span(name, kind=_kind(session), attributes={**labels, **_requested(options)})
+    return CallSpan(span, meters, labels, current=current)
+
+
+def _kind(session: Any) -> Any:
+    """Return the kind of span: a client's for a server, and an internal one for a model in this process."""
+    from opentelemetry.trace import SpanKind
+
+    return SpanKind.INTERNAL if session.provider == "huggingface" else SpanKind.CLIENT
+
+
+def _operation(session: Any, prompts: Any) -> str:
+    """Return the conventions' name for what a call does."""
+    if session.call_class.media:
+        return "generate_content"
+    first = prompts[0] if isinstance(prompts, list | tuple) and prompts else prompts
+    return "chat" if isinstance(first, Chat | Mapping | list | tuple) else "text_completion"
+
+
+def _requested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of the settings that a call passes; those it leaves out are the model's."""
+    config = options.get("generation_config")
+    attributes: dict[str, Any] = {}
+    for option, name in _REQUEST.items():
+        value = options.get(option, getattr(config, option, None))
+        if isinstance(value, int | float) and not (option == "num_return_sequences" and value == 1):
+            attributes[f"gen_ai.request.{name}"] = value
+    if isinstance(seed := options.get("seed"), int):
+        attributes["gen_ai.request.seed"] = seed
+    return attributes
+
+
+def _message(error: BaseException) -> str | None:
+    """Return the message of one of guardwrap's errors; those about arguments may quote a prompt, others any text."""
+    shown = isinstance(error, GuardwrapError) and (
+        captures_text() or not isinstance(error, UsageError | ConstraintError)
+    )
+    return str(error) if shown else None
+
+
+def _messages(prompt: Any) -> list[dict[str, Any]]:
+    """Return a prompt in the conventions' form. Only its texts: images and audio are left out."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "parts": _parts(prompt)}]
+    messages = prompt.messages if isinstance(prompt, Chat) else prompt
+    if not isinstance(messages, Sequence) or not all(isinstance(each, Mapping) for each in messages):
+        return []
+    return [{"role": str(each.get("role")), "parts": _parts(each.get("content"))} for each in messages]
+
+
+def _parts(content: Any) -> list[dict[str, str]]:
+    """Return the texts of a message in the conventions' form."""
+    pieces = [content] if isinstance(content, str) else content if isinstance(content, list | tuple) else []
+    texts = [each.get("text") if isinstance(each, Mapping) else each for each in pieces]
+    return [{"type": "text", "content": text} for text in texts if isinstance(text, str)]
