@@ -186,6 +186,10 @@ class Twisted:
     Unless a text must end to pass, a share of each step is the model's own distribution, so that texts with little ψ
     keep weights of a usual size (defensive mixtures, Hesterberg 1995).
 
+    States do not know what a text is about. So as long as success is unlikely, tokens are also weighed by exp(e_x · v),
+    where e_x is the output embedding of token x, and v is one direction, fitted to beginnings that lead to success (the
+    cross-entropy method, Rubinstein and Kroese 2004). A model whose output embeddings are quantized gets no such tilt.
+
     ψ is learned before the first texts of a constraint, from the next-token probabilities of a few hundred attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
     report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g. A learned ψ bounds no
@@ -216,7 +220,7 @@ class Twisted:
       rejection.
 
     Sentences are counted by the most frequent rules only. Where an automaton is wrong, attempts cost more, and their
-    weights stay exact.
+    weights stay exact. Where there is none, tokens are masked as by ``Masked()``, and the report says so.
 
     Raises
     ------

@@ -27,15 +27,15 @@ LIKELY = 0.1
 """The value of a state from which success is likely: tokens are tilted in states with less."""
 
 PRIOR_VARIANCE = 8.0
-"""The variance of each coordinate of v, a priori."""
+"""The variance of each coordinate of v, a priori. It is large, as v is shortened afterwards (``TiltData.fitted``)."""
 
 _MOST_KEPT = 2_000_000
 """The most tokens that the records of one round keep: 16 MB."""
 
-_LEAST, _MOST = 16, 256
+_LEAST, _MOST = 16, 128
 """The fewest and the most tokens that are kept of one step: the most likely ones, and an equal number of the others."""
 
-_STEPS = 100
+_STEPS = 200
 """The most steps of the optimizer."""
 
 _LENGTHS = np.linspace(0, 1, 11)
@@ -184,7 +184,7 @@ class TiltData:
         if len(self.attempts) < 2:
             return np.zeros(len(embeddings.weight))
         halves = _Likelihood.of(self.attempts[::2], embeddings), _Likelihood.of(self.attempts[1::2], embeddings)
-        of_halves = [embeddings.products(half.fitted()) for half in halves]
+        of_halves = [embeddings.products(half.fitted(1e-4)) for half in halves]
         losses = [
             sum(half.loss(length * tilt) for half, tilt in zip(halves, reversed(of_halves), strict=True))
             for length in _LENGTHS
@@ -192,7 +192,7 @@ class TiltData:
         best = float(_LENGTHS[int(np.argmin(losses))])
         # 1 / (1 + r) is the best length where the noise has r times the size of the signal, and halves have 2 r.
         length = 2 * best / (1 + best)
-        tilt: Vector = length * embeddings.products(_Likelihood.of(self.attempts, embeddings).fitted())
+        tilt: Vector = length * embeddings.products(_Likelihood.of(self.attempts, embeddings).fitted(1e-5))
         return tilt
 
 
@@ -258,8 +258,11 @@ class _Likelihood:
         most, _, sums = self._masses(tilts)
         return float(self.shares @ (most + np.log(sums)) - self.drawn @ tilts)
 
-    def fitted(self) -> Vector:
-        """Return the v, ``[dimensions]``, that minimizes loss + ridge |v|²/2, which is convex."""
+    def fitted(self, tolerance: float) -> Vector:
+        """Return the v, ``[dimensions]``, that minimizes loss + ridge |v|²/2, which is convex.
+
+        The optimizer ends when no coordinate of the gradient is above ``tolerance``.
+        """
         size, drawn = len(self.drawn), self.embeddings.sums(self.drawn)
 
         def penalized(direction: Vector) -> tuple[float, Vector]:
@@ -269,7 +272,7 @@ class _Likelihood:
             slope = self.embeddings.sums(expected.astype(np.float64)) - drawn
             return loss + self.ridge * float(direction @ direction) / 2, slope + self.ridge * direction
 
-        options = {"maxiter": _STEPS, "gtol": 1e-6, "ftol": 1e-12}
+        options = {"maxiter": _STEPS, "gtol": tolerance, "ftol": 1e-5 * tolerance}
         start = np.zeros(self.embeddings.dimensions)
         result: Vector = minimize(penalized, start, jac=True, method="L-BFGS-B", options=options).x
         return result
