@@ -15,8 +15,8 @@ __all__ = ["Budget", "budget_or_none"]
 class Budget:
     """Limits on the cost of one prompt. None (in YAML: null) is no limit.
 
-    All limits except ``deadline`` leave the distribution of the texts unchanged: they are checked before an attempt
-    starts or counts, and never end a running attempt.
+    All limits except ``deadline`` and ``timeout`` leave the distribution of the texts unchanged: they are checked
+    before an attempt starts or counts, and never end a running attempt.
 
     Parameters
     ----------
@@ -28,8 +28,11 @@ class Budget:
     max_seconds
         Most seconds since the prompt's first attempt. Checked before attempts start; running attempts are finished.
     deadline
-        Hard limit in seconds: running attempts are dropped. This favors short texts, so the report says "biased by a
-        deadline".
+        Hard limit in seconds since the prompt's first attempt: running attempts are dropped. This favors short texts,
+        so the report says "biased by a deadline".
+    timeout
+        The same limit in seconds since the call, for all its prompts together: waiting for other callers and learning
+        a twist count too. The answer, the fallback or the error is there within one step of the model after it.
     max_computed_tokens
         Most new tokens for which the model is run. Checked before attempts start; running attempts are finished. Where
         it ends depends on the batch size, but not on any text.
@@ -48,13 +51,14 @@ class Budget:
     max_seconds: float | None = None
     deadline: float | None = None
     max_computed_tokens: int | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "max_tokens", "max_computed_tokens"):
             value = getattr(self, name)
             if value is not None and (not is_count(value) or value < 1):
                 raise _no_limit(name, value, "a whole number of at least 1")
-        for name in ("max_seconds", "deadline"):
+        for name in ("max_seconds", "deadline", "timeout"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise _no_limit(name, value, "seconds above 0")

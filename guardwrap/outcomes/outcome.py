@@ -120,8 +120,8 @@ class Report:
         Number of texts requested and accepted.
     ended
         ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``,
-        ``"max_computed_tokens"``, ``"max_seconds"``, ``"deadline"``, ``"deterministic"``, ``"impossible"`` (no text
-        that can be drawn satisfies the constraint), ``"error"``.
+        ``"max_computed_tokens"``, ``"max_seconds"``, ``"deadline"``, ``"timeout"``, ``"deterministic"``,
+        ``"impossible"`` (no text that can be drawn satisfies the constraint), ``"error"``.
     usage
         Attempts, tokens and seconds spent.
     budget

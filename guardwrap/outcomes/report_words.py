@@ -49,6 +49,7 @@ _ENDED = {
     "max_computed_tokens": "the budget of computed tokens is spent",
     "max_seconds": "the time limit was reached",
     "deadline": "the deadline was reached",
+    "timeout": "the timeout was reached",
     "deterministic": "greedy or beam search would return the same text again",
     "impossible": "no text that these settings allow satisfies the constraint",
     "error": "an error ended the run",

@@ -69,7 +69,7 @@ def advice_of(
         return f"{help_}: even {MOST:,} attempts may not be enough"
     others = [
         name
-        for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline")
+        for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline", "timeout")
         if any(getattr(budget, name) for budget in budgets)
     ]
     without = f" without {' and '.join(others)}" if others else ""

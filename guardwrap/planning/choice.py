@@ -135,7 +135,7 @@ def _confirms(way: Way) -> bool:
 
 def _seconds(budget: Budget) -> float:
     """Return the most seconds of a budget; infinite if it has no such limit."""
-    return min(budget.max_seconds or math.inf, budget.deadline or math.inf)
+    return min(budget.max_seconds or math.inf, budget.deadline or math.inf, budget.timeout or math.inf)
 
 
 def _within(way: Way, budget: Budget, pace: float) -> bool:

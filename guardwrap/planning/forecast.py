@@ -130,6 +130,7 @@ def forecast_of(
         math.inf if budget.max_computed_tokens is None else budget.max_computed_tokens / max(computed, 1e-9),
         math.inf if budget.max_seconds is None else budget.max_seconds / max(seconds, 1e-9),
         math.inf if budget.deadline is None else budget.deadline / max(seconds, 1e-9),
+        math.inf if budget.timeout is None else budget.timeout / max(seconds, 1e-9),
     )
     tail = tail_in(drawn, kind)
     # A rate from weights is as certain as one from this many attempts, of which so many give a text.

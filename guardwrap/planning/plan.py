@@ -24,6 +24,7 @@ _LIMITS = {
     "max_computed_tokens": "computed tokens",
     "max_seconds": "seconds",
     "deadline": "seconds (deadline)",
+    "timeout": "seconds (timeout)",
 }
 """The limits of a budget, and what each counts."""
 

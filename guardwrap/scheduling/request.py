@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -105,6 +106,8 @@ class Request:
     weigh
         Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
         weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
+    called
+        When the call was made, by ``time.monotonic()``, for the budget's ``timeout``.
     place
         The prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``.
     on_text
@@ -129,6 +132,7 @@ class Request:
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None
+    called: float = field(default_factory=time.monotonic)
     place: int | None = None
     twist: TokenTwist | None = None
     on_text: OnText | None = None

@@ -102,7 +102,7 @@ def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float
     if request.prompt.law.mode != "sample":
         return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
     description, evidence = request.sampler.report(state.state)
-    if request.budget.deadline is not None:
+    if request.budget.deadline is not None or request.budget.timeout is not None:
         description = "biased by a deadline"
     elif not state.accepted and description.startswith(("exactly", "approximately")):
         description = "nothing"

@@ -103,7 +103,30 @@ class RequestState:
     @cached_property
     def _watches_clock(self) -> bool:
         budget = self.request.budget
-        return (budget.deadline, budget.max_seconds, budget.max_computed_tokens) != (None, None, None)
+        limits = budget.deadline, budget.timeout, budget.max_seconds, budget.max_computed_tokens
+        return any(limit is not None for limit in limits)
+
+    @property
+    def deadline(self) -> float | None:
+        """When running attempts are dropped, by ``time.monotonic()``; None for never."""
+        budget, began = self.request.budget, self.began
+        moments = [] if budget.deadline is None or began is None else [began + budget.deadline]
+        moments += [] if budget.timeout is None else [self.request.called + budget.timeout]
+        return min(moments, default=None)
+
+    @property
+    def _late(self) -> str:
+        """What ends a request at its deadline."""
+        timeout = self.request.budget.timeout
+        return "timeout" if timeout is not None and self.deadline == self.request.called + timeout else "deadline"
+
+    def time_out(self, now: float) -> None:
+        """End a request whose timeout is over, with what it has: even if no attempt has begun or a check still runs."""
+        timeout = self.request.budget.timeout
+        if timeout is not None and self.ended is None and now >= self.request.called + timeout:
+            if self.inquiry.running:
+                self.conclude(Diagnosis())
+            self.ended = self.ended or "timeout"
 
     @property
     def wanted(self) -> int:
@@ -132,16 +155,16 @@ class RequestState:
         """
         budget, now = self.request.budget, time.monotonic()
         self.began = now if self.began is None else self.began
-        late = budget.deadline is not None and now - self.began >= budget.deadline
+        late = self.deadline is not None and now >= self.deadline
         slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
         much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
         if self.inquiry.running:
             if not (late or slow):
                 return []
             self.conclude(Diagnosis())  # it takes too long, so the budget decides
-        if self.launched and (late or slow or much):
+        if (self.launched or self._late == "timeout") and (late or slow or much):
             # Attempts in flight still count; with a deadline, only those that end in time.
-            why = "deadline" if late else "max_seconds" if slow else "max_computed_tokens"
+            why = self._late if late else "max_seconds" if slow else "max_computed_tokens"
             self.ended = None if self.under_way else why
             return []
         # A sampler may accept only some of the attempts that satisfy the constraint. This estimates the share.
@@ -180,14 +203,12 @@ class RequestState:
         """Return the launch of this request's attempt with the given number."""
         request = self.request
         narrowed = None if self.rounds is None else self.rounds.narrowed
-        limit = request.budget.deadline
-        deadline = None if limit is None or self.began is None else self.began + limit
         return Launch(
             request.prompt.law,
             request.seed,
             request.number,
             attempt,
-            deadline,
+            self.deadline,
             None if request.watch is None else allowed_watch(request.watch, self.allowance),
             request,
             None if request.mask is None else AllowedMask(request.mask, self.allowance),
@@ -309,7 +330,7 @@ class RequestState:
         budget, law = self.request.budget, self.request.prompt.law
         if judged.decoded.status == "abandoned":
             self.surplus.append(judged.decoded.length)
-            self.ended = "deadline"
+            self.ended = self._late
             return
         self._skip(judged.decoded.launch.skipped)
         self.decided += 1

@@ -32,6 +32,12 @@ in progress, and memory stays bounded."""
 JUDGED_TOGETHER = 16
 """Attempts with an expensive constraint are judged when there are this many, or when nothing else is left to do."""
 
+STEP_SHARE = 0.02
+"""The share of the shortest timeout that a step may take to launch attempts."""
+
+FIRST_LAUNCHES = 2
+"""The most attempts of a step, with timeouts, before it is known how long a launch takes."""
+
 PATIENCE = 0.02
 """Seconds that a step waits for judgements in other threads if nothing else is left to do."""
 
@@ -62,6 +68,7 @@ class Scheduler:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.aside: CheckerPool | None = None
+        self._launch_seconds: float | None = None  # of one attempt in the last step that launched some
         self._sources: list[RequestStream] = []
         self._whose: dict[Request, RequestStream] = {}
         self._active: dict[Request, RequestState] = {}
@@ -152,11 +159,15 @@ class Scheduler:
                     self._diagnose(progress)
         # New attempts may end with their first token, which makes room for launches again and again. The running
         # attempts must still be advanced now and then.
-        if self._rounds < LAUNCH_ROUNDS or not self.backend.running:
-            launches, found = self._next_launches()
+        most = self._most_launches()
+        if self._rounds < (LAUNCH_ROUNDS if most is None else 1) or not self.backend.running:
+            launches, found = self._next_launches(most)
         if launches:
             self._rounds += 1
-            return found + self.backend.launch(launches)
+            began = time.monotonic()
+            launched = self.backend.launch(launches)
+            self._launch_seconds = (time.monotonic() - began) / len(launches)
+            return found + launched
         if self.backend.running:
             self._rounds = 0
             return found + self.backend.advance()
@@ -184,12 +195,15 @@ class Scheduler:
         elif progress.ended is not None and progress.inquiry.late:
             progress.conclude(Diagnosis())
 
-    def _next_launches(self) -> tuple[list[Launch], list[AttemptState]]:
-        """Return attempts to launch: first a fair share per caller, fewest attempts first, then any more needed."""
+    def _next_launches(self, most: int | None) -> tuple[list[Launch], list[AttemptState]]:
+        """Return at most so many attempts to launch: first a fair share per caller, then any more that are needed."""
         launches: list[Launch] = []
         found: list[AttemptState] = []
         room = self.backend.room
         self._sources = [source for source in self._sources if not source.over]
+        if len(self._sources) > 1:
+            found += self._noted()
+        room = room if most is None else min(room, most)
         if not room:
             return launches, found
         lengths = dict(self.backend.lengths())
@@ -207,6 +221,31 @@ class Scheduler:
         for source in by_need:
             self._fill(source, room - len(launches), lengths, launches, found)
         return launches, found
+
+    def _most_launches(self) -> int | None:
+        """Return how many attempts may be launched in a step; None for any number.
+
+        With timeouts they are so few that the step is soon over, and attempts advance after each such step. A launch
+        computes the whole prompt: with 64 callers, one step computed 32 prompts and took 7 seconds.
+        """
+        timeouts = [progress.request.budget.timeout for progress in self._active.values()]
+        shortest = min((timeout for timeout in timeouts if timeout is not None), default=None)
+        if shortest is None:
+            return None
+        if self._launch_seconds is None:
+            return FIRST_LAUNCHES
+        return max(1, int(STEP_SHARE * shortest / max(self._launch_seconds, 1e-9)))
+
+    def _noted(self) -> list[AttemptState]:
+        """Begin the first request of each caller that has none in progress: its timeout may end before there is room.
+
+        Returns the attempts that it has without launches, those of a beam search.
+        """
+        found: list[AttemptState] = []
+        for source in self._sources:
+            if not source.numbers and (request := source.take()) is not None:
+                found += self._begun(request, source)
+        return found
 
     def _fill(
         self,
@@ -239,27 +278,29 @@ class Scheduler:
             if len(launches) < most:
                 launches += more(progress, min(share, most - len(launches)))
         while len(launches) < most and (request := source.take()) is not None:
-            self._whose[request] = source
-            progress = self._begun(request)
-            if request in self._failed:
-                continue
+            found += self._begun(request, source)
             if request.prompt.law.beam_results is None:
-                launches += more(progress, most - len(launches))
-            else:
-                with caught(self._failed, request):
-                    found += progress.found()
+                launches += more(self._active[request], most - len(launches))
         for progress in under_way:
             if len(launches) < most and progress.ended is None:
                 launches += more(progress, most - len(launches))
 
-    def _begun(self, request: Request) -> RequestState:
+    def _begun(self, request: Request, source: RequestStream) -> list[AttemptState]:
+        """Begin a request, and return the attempts that it has without launches, those of a beam search."""
+        self._whose[request] = source
         progress = self._active[request] = RequestState(request, self.backend.mode)
         progress.allowance.begin(self._began, limited=self.aside is not None)
         with caught(self._failed, request):
             # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
-            hash(request.rule), request.runs_code
+            hash(request.rule)
+            if request.runs_code and request.budget.timeout is not None:
+                self.aside = self.aside or CheckerPool()  # only in another thread can it be left behind
             progress.state = request.sampler.init()
-        return progress
+        found: list[AttemptState] = []
+        if request.prompt.law.beam_results is not None and request not in self._failed:
+            with caught(self._failed, request):
+                found = progress.found()
+        return found
 
     def _ready(self) -> list[AttemptState]:
         """Return the attempts to judge now. Those for a classifier or a weigher wait until there is a batch of them."""
@@ -315,7 +356,10 @@ class Scheduler:
             if request not in failed and request in self._active:
                 with caught(failed, request):
                     self._active[request].commit(its)
-        took = time.monotonic() - self._began
+        now = time.monotonic()
+        for progress in self._active.values():
+            progress.time_out(now)
+        took = now - self._began
         for progress, share in shares.items():
             progress.seconds += took * share / sum(shares.values())
         over = {of for of, progress in self._active.items() if progress.ended is not None or of in failed}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -133,6 +134,8 @@ class Job:
         What to do about texts that are missing because the budget ended.
     span
         The span of the call, which gets every outcome; None if nobody traces it.
+    called
+        When the call was made, by ``time.monotonic()``.
     on_text
         Called with a prompt's number and the draw when a text is accepted.
     on_end
@@ -160,6 +163,7 @@ class Job:
     batches: Batches | None = None
     on_exhausted: OnExhausted = "raise"
     span: CallSpan | None = None
+    called: float = field(default_factory=time.monotonic)
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None
@@ -223,7 +227,8 @@ class Job:
         """Draw attempts that are not returned, ``count`` for each prompt."""
         sampler, attempts = collecting(weigh=False)
         seconds = self.asked.budget.max_seconds  # learning takes at most as long as the call itself may
-        budget = Budget(max_attempts=count, max_seconds=None if seconds is None else seconds / ROUNDS)
+        timeout = self.asked.budget.timeout
+        budget = Budget(count, max_seconds=None if seconds is None else seconds / ROUNDS, timeout=timeout)
         asked = RequestOptions(self.asked.constraint, sampler, budget, seed)
         requests = []
         for prompt, twist in zip(prompts, twists, strict=True):
@@ -278,6 +283,7 @@ class Job:
             budget=asked.budget,
             seed=asked.seed,
             place=asked.place,
+            called=self.called,
             draw_of=self.call.draw,
             notes=(*self.notes, *(self.of_weights if asked.sampler.weighs else ()), *notes),
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
