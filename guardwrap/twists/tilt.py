@@ -29,8 +29,8 @@ LIKELY = 0.1
 PRIOR_VARIANCE = 8.0
 """The variance of each coordinate of v, a priori. It is large, as v is shortened afterwards (``TiltData.fitted``)."""
 
-_MOST_KEPT = 2_000_000
-"""The most tokens that the records of one round keep: 16 MB."""
+_MOST_KEPT = 500_000
+"""The most tokens that the records of one round keep: 4 MB."""
 
 _LEAST, _MOST = 16, 128
 """The fewest and the most tokens that are kept of one step: the most likely ones, and an equal number of the others."""
