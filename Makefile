@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check demo docs test test-agents test-instructions test-matrix test-ray
+.PHONY: check demo dist docs test test-agents test-instructions test-matrix test-ray types
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -25,6 +25,24 @@ test: .venv/ready lint
 MATRIX := oldest locked newest
 test-matrix:
 	$(PYTHON) benchmarks/matrix.py $(MATRIX)
+
+# The wheel and the sdist, in dist/. The wheel is tried in an environment that has the other packages from .venv.
+dist: .venv/ready
+	rm -rf dist .venv-dist
+	$(BIN)/python -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0
+	.venv-dist/bin/python -m build
+	.venv-dist/bin/python -m twine check --strict dist/*
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-dist/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/others.pth"
+	.venv-dist/bin/python .github/release/check_wheel.py
+
+# How much of the package's types other checkers know. Private modules and bases from untyped libraries are not complete.
+types: .venv/ready
+	$(BIN)/python -m venv .venv-types
+	.venv-types/bin/python -m pip install --quiet --disable-pip-version-check "pyright[nodejs]==1.1.414"
+	-.venv-types/bin/pyright --pythonpath $(BIN)/python --verifytypes guardwrap --ignoreexternal
 
 # Ray is large, and few need it: it has an environment of its own, which takes the other packages from .venv.
 test-ray: export OMP_NUM_THREADS = 1

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from guardwrap.samplers import auto, imh, qrs
     from guardwrap.session.fallback import Fallback
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "BudgetExhausted": "errors",

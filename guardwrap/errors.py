@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from guardwrap.outcomes import Outcome
+    from guardwrap.outcomes import Outcome, Report
 
 __all__ = [
     "AdapterError",
@@ -111,7 +111,7 @@ class UnknownName(UsageError):
         names = sorted(known)
         super().__init__(f"unknown {what} {name!r}{nearest(name, names)}; known: {', '.join(names)}")
         self.name = name
-        self.known = names
+        self.known: list[str] = names
 
 
 class ConstraintError(GuardwrapError, ValueError):
@@ -188,7 +188,7 @@ class GenerationFailed(GuardwrapError):
 
     def __init__(self, message: str, outcomes: Sequence[Outcome] = ()) -> None:
         super().__init__(message)
-        self.outcomes = tuple(outcomes)
+        self.outcomes: tuple[Outcome, ...] = tuple(outcomes)
 
 
 class BudgetExhausted(GenerationFailed):
@@ -202,7 +202,7 @@ class BudgetExhausted(GenerationFailed):
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         failed = [outcome for outcome in outcomes if not outcome.ok]
-        self.report = failed[0].report
+        self.report: Report = failed[0].report
         others = f" (and {len(failed) - 1} other prompts)" if len(failed) > 1 else ""
         super().__init__(f"{self.report.headline()}{others}; {self.report.advice()}", outcomes)
 

@@ -23,7 +23,7 @@ __all__ = ["TaskSettings", "beside", "known_as", "read_task_settings"]
 class TaskSettings(BaseModel):
     """The settings that define a(y) and b(y). Subclasses document the fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     ours: ClassVar[tuple[str, ...]] = ()
     """Arguments of a call that ``generation`` may not contain, as they do not change a(y)."""

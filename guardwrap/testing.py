@@ -70,7 +70,7 @@ class TableModel(PreTrainedModel, GenerationMixin):
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         shape = (config.max_position_embeddings, config.vocab_size, config.vocab_size)
-        self.table = torch.nn.Parameter(torch.zeros(shape))
+        self.table: Any = torch.nn.Parameter(torch.zeros(shape))
         self.post_init()
 
     def forward(

@@ -20,6 +20,7 @@ WHOLE = {
     "mistakes",
     "paper",
     "public",
+    "release",
     "seeds",
     "wheel",
 }

@@ -5,12 +5,13 @@ import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 import guardwrap
-from guardwrap import errors
+from guardwrap import adapters, constraints, errors, metrics, samplers, testing, training
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,3 +62,44 @@ def test_documents_are_short(name: str, lines: int) -> None:
 
 def test_content_folders_are_no_packages() -> None:
     assert not list((ROOT / "constraints").glob("**/*.py"))
+
+
+def without_a_type(cls: type) -> set[str]:
+    """Return the public attributes of a class whose types a type checker has to infer.
+
+    It knows the type of a parameter, so ``self.name = name`` is enough.
+    """
+    typed: set[str] = set()
+    inferred: set[str] = set()
+    for base in cls.__mro__:
+        if not base.__module__.startswith(("guardwrap", "tests")):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        typed |= {
+            ast.unparse(node.target).removeprefix("self.") for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)
+        }
+        starts = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        for start in starts:
+            parameters = {argument.arg for argument in [*start.args.args, *start.args.kwonlyargs]}
+            for node in ast.walk(start):
+                if isinstance(node, ast.Assign) and ast.unparse(node.value) not in parameters:
+                    inferred |= set(re.findall(r"\bself\.([a-z]\w*)", " ".join(map(ast.unparse, node.targets))))
+    return inferred - typed
+
+
+class Untyped:
+    typed: int
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.typed, self.first = len(name), name[0]
+        self.size: int = len(name)
+
+
+def test_attributes_of_public_classes_have_types() -> None:
+    modules = (guardwrap, adapters, constraints, errors, metrics, samplers, testing, training)
+    members = {getattr(module, name) for module in modules for name in module.__all__}
+    classes = {member for member in members if inspect.isclass(member) and member.__module__.startswith("guardwrap")}
+    assert len(classes) > 50
+    assert {cls.__name__: found for cls in classes if (found := without_a_type(cls))} == {}
+    assert without_a_type(Untyped) == {"first"}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -60,7 +60,7 @@ class Fingerprint(BaseModel):
         SHA-256 of the weights for each rounding, ``"bfloat16"`` and ``"float16"``; empty for quantized models.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     config: str
     weights: dict[str, str] = {}

@@ -160,7 +160,8 @@ class Checkpoint:
     other_base = False
 
     def __init__(self, name: str, model: Any) -> None:
-        self.name, self._model = name, model
+        self.name: str = name
+        self._model = model
 
     def require_constraint(self, constraint: Constraint) -> None:
         """Accept any constraint, as a checkpoint has no card."""

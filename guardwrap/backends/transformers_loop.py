@@ -36,7 +36,7 @@ class GenerateBackend:
     """
 
     mode = "generate"
-    can = Capabilities()
+    can: Capabilities = Capabilities()
 
     def __init__(self, size: int) -> None:
         self._size = size

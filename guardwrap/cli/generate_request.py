@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guardwrap.budget import Budget
 from guardwrap.cli.proposal_options import describe_proposal, proposed_by
@@ -21,7 +21,9 @@ from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.samplers.protocol import Sampler
+
+if TYPE_CHECKING:
+    from guardwrap.samplers.protocol import Sampler
 
 __all__ = ["GenerateRequest", "OutputOptions", "read_request"]
 

@@ -14,9 +14,6 @@ import typer
 
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.signals import ends_at_once
-from guardwrap.constraints.files.catalogue_files import catalogue_names
-from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers
 from guardwrap.errors import SpecError, UsageError
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
+    from guardwrap.constraints.files.constraint_file import ConstraintFile
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Outcome
     from guardwrap.session.local_session import LocalSession
@@ -199,6 +197,10 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
     GuardwrapError
         If one cannot be read or is invalid.
     """
+    with ends_at_once():
+        from guardwrap.constraints.files.catalogue_files import catalogue_names
+        from guardwrap.constraints.files.coerce import as_constraint_file
+
     for name in files:
         if not Path(name).exists() and name in catalogue_names():
             raise UsageError(f"there is no file {name!r}; did you mean {PREFIX}{name}?")

@@ -10,26 +10,16 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from guardwrap import __version__
-from guardwrap.cli.commands.catalogue_command import show_catalogue
-from guardwrap.cli.commands.check_command import check
-from guardwrap.cli.commands.demo_command import demo
-from guardwrap.cli.commands.doctor_command import doctor
-from guardwrap.cli.commands.evaluate_command import run_evaluation
-from guardwrap.cli.commands.generate_command import generate
-from guardwrap.cli.commands.init_command import init
-from guardwrap.cli.commands.plan_command import plan
-from guardwrap.cli.commands.report_command import report
-from guardwrap.cli.commands.serve_command import serve
-from guardwrap.cli.commands.train_command import run_training
+from guardwrap.cli.deferred_commands import DeferredGroup, add_commands
 from guardwrap.cli.shared import Verbose, fail
 from guardwrap.cli.signals import (
     INTERRUPTED,
     describe_os_error,
     end_at_once,
     end_from_now_on,
+    ends_at_once,
     let_go,
     open_closed_streams,
 )
@@ -38,7 +28,7 @@ from guardwrap.errors import GuardwrapError
 __all__ = ["app", "main"]
 
 
-class OneLineErrors(TyperGroup):
+class OneLineErrors(DeferredGroup):
     """A group of commands that reports an error as one line on stderr, with its cause and what to do.
 
     Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing or nothing was
@@ -84,6 +74,11 @@ class OneLineErrors(TyperGroup):
             code = self._unexpected(error)
         let_go()
         sys.exit(code if isinstance(code, int) else 0)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command."""
+        with ends_at_once():  # typer imports pydantic here, and would exit without a message
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the context names."""
@@ -144,17 +139,7 @@ def options(
     """Handle the options of all commands."""
 
 
-app.command()(demo)
-app.command()(init)
-app.command()(generate)
-app.command()(plan)
-app.command("evaluate")(run_evaluation)
-app.command("train")(run_training)
-app.command()(report)
-app.command()(serve)
-app.command()(check)
-app.command("catalogue")(show_catalogue)
-app.command()(doctor)
+add_commands(app)
 
 
 def main() -> None:

@@ -71,7 +71,7 @@ class PrefixReader:
         self._late: Counter[int] = Counter()
         self._masks_late: Counter[int] = Counter()
         self._parts = constraint.parts
-        self.start = ReadPrefix("", tuple((part.monitor(), 0) for part in constraint.parts))
+        self.start: ReadPrefix = ReadPrefix("", tuple((part.monitor(), 0) for part in constraint.parts))
 
     def after(self, context: Context) -> PrefixReader:
         """Return a reader of texts that follow a prompt. Both readers drop the parts that are too slow for either."""

@@ -56,7 +56,7 @@ class StablePrefix:
         if self._bytes and skips:  # a special token that is left out does not end a run
             self._bytes |= frozenset(tokenizer.all_special_ids)
         sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
-        self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
+        self.works: bool = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
         # Parts of a decoder that are known look no further back than a character or a run of bytes.
         self._is_local = self.works and getattr(tokenizer, "backend_tokenizer", None) is not None
 

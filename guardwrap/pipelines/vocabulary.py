@@ -95,7 +95,7 @@ class Trie:
     def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]) -> None:
         order = sorted(tokens, key=pieces.__getitem__)
         texts = [pieces[token] for token in order]
-        self.order = np.array(order, dtype=np.int64)
+        self.order: npt.NDArray[np.int64] = np.array(order, dtype=np.int64)
         self.labels: list[bytes] = [b""]
         empty = sum(not text for text in texts)
         first, own, last = [0], [empty], [len(order)]
@@ -122,8 +122,10 @@ class Trie:
                 below.append([])
                 todo.append((len(self.labels) - 1, deeper, inner, stop))
                 begin = stop
-        self.first, self.own, self.last = (np.array(each, dtype=np.int64) for each in (first, own, last))
-        self.below = [np.array(nodes, dtype=np.int64) for nodes in below]
+        self.first: npt.NDArray[np.int64] = np.array(first, dtype=np.int64)
+        self.own: npt.NDArray[np.int64] = np.array(own, dtype=np.int64)
+        self.last: npt.NDArray[np.int64] = np.array(last, dtype=np.int64)
+        self.below: list[npt.NDArray[np.int64]] = [np.array(nodes, dtype=np.int64) for nodes in below]
 
 
 class Vocabulary:
@@ -149,12 +151,12 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool) -> None:
-        self.size = len(tokenizer)
+        self.size: int = len(tokenizer)
         self.single: dict[int, int] = {}
         self._inner: list[bytes] = []
         self._first: list[bytes] = []
         self._shown: list[bool] = []
-        self.works = self._reads(tokenizer, skips) and self._composes(decode)
+        self.works: bool = self._reads(tokenizer, skips) and self._composes(decode)
 
     def ahead(self, token_ids: Sequence[int]) -> Ahead:
         """Return the state of decoding after some tokens."""

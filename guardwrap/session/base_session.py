@@ -114,17 +114,18 @@ class BaseSession(ABC):
         constraints: Any,
         config: SessionConfig,
     ) -> None:
-        self.file = file = as_constraint_file(constraints, allow_code=config.allow_code)
+        file = as_constraint_file(constraints, allow_code=config.allow_code)
+        self.file: ConstraintFile = file
         self._allow_code = config.allow_code
-        self.constraint = file.constraint
+        self.constraint: Constraint = file.constraint
         in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
-        self.sampler = sampler_named(in_file if config.sampler is None else config.sampler)
-        self.budget = budget_or_none(config.budget) or file.budget or Budget()
+        self.sampler: Sampler = sampler_named(in_file if config.sampler is None else config.sampler)
+        self.budget: Budget = budget_or_none(config.budget) or file.budget or Budget()
         self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
         self.on_exhausted = config.on_exhausted
         self._accepted: set[tuple[str, str]] = set()
         self._calls = itertools.count()
-        self.batches = Batches()
+        self.batches: Batches = Batches()
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:

@@ -133,7 +133,7 @@ class EndpointSession(BaseSession):
         Always None: only the server has a tokenizer.
     """
 
-    call_class = EndpointCall
+    call_class: type[EndpointCall] = EndpointCall
     takes_chats = True
     tokenizer = None
     provider = "openai"
@@ -149,13 +149,13 @@ class EndpointSession(BaseSession):
         if config.tokenizer is not None:
             raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
         self.model = generator
-        self.model_name = generator.model
+        self.model_name: str = generator.model
         require_accepted(self.on_exhausted, self.constraint, None)
         size = BATCH_SIZE if config.batch_size is None else config.batch_size
-        self.batch_size = require_whole("batch_size", size, 1)
+        self.batch_size: int = require_whole("batch_size", size, 1)
         from_config = (config.proposal, config.adapter)
         proposal, adapter = merge_proposals(from_config, (self.file.proposal, self.file.adapter))
-        self.proposal = _proposal(proposal)
+        self.proposal: EndpointProposal | None = _proposal(proposal)
         self.adapter: Any = _adapter(adapter)
         if self.proposal is not None and self.proposal.masked:
             masking(self.constraint)

@@ -87,19 +87,19 @@ class LocalSession(BaseSession):
         config = config or SessionConfig()
         super().__init__(constraints, config)
         file = self.file
-        self.pipe = pipeline_of(generator, config.tokenizer)
+        self.pipe: Any = pipeline_of(generator, config.tokenizer)
         # The folder of a local model is nobody's business but its owner's.
         name = str(self.pipe.model.name_or_path) or type(self.pipe.model).__name__
-        self.model_name = Path(name).name if Path(name).is_absolute() else name
+        self.model_name: str = Path(name).name if Path(name).is_absolute() else name
         self.call_class = call_kind(self.pipe)
         require_accepted(self.on_exhausted, self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
-        self.batch_size = require_whole("batch_size", size, 1)
+        self.batch_size: int = require_whole("batch_size", size, 1)
         self._stable: dict[str, StablePrefix] = {}
         self._learned: OrderedDict[Any, tuple[TwistedConstraint, Any]] = OrderedDict()
         self._learning = Lock()
         proposal, adapter = merge_proposals((config.proposal, config.adapter), (file.proposal, file.adapter))
-        self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
+        self.proposal: Proposal | None = proposal_of(self.pipe, None if proposal is False else proposal)
         self.adapter: Loaded | Checkpoint | None = None
         if adapter is not None and adapter is not False:
             self.use_adapter(adapter)

@@ -67,7 +67,8 @@ class Meter:
     """
 
     def __init__(self, follow: Follow, name: Part, total: int, done: int = 0) -> None:
-        self._follow, self.stage = follow, Stage(name, done, total, kept=done)
+        self._follow = follow
+        self.stage: Stage = Stage(name, done, total, kept=done)
         follow(self.stage)
 
     def __call__(self) -> None:

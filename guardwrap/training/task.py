@@ -63,7 +63,7 @@ class Task:
             raise UsageError("training draws from the model itself; pass a wrapper without a proposal")
         self._call = call_of(pipe, self.generation)
         self._read = list(enumerate(session.call_class.read_prompts(list(self.given)).prompts))
-        self.prompts = list(self._call.prompts(self._read, len(self._read)))
+        self.prompts: list[PreparedPrompt] = list(self._call.prompts(self._read, len(self._read)))
         for prompt in self.prompts:
             try:
                 require_weighable(dataclasses.replace(prompt, target=prompt.law))

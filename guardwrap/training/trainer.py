@@ -92,12 +92,15 @@ class Trainer:
         tick: Callable[[Row], None] = lambda row: None,
         follow: Follow = lambda stage: None,
     ) -> None:
-        self.settings, self.folder, self._tick, self.follow = settings, folder, tick, follow
-        self.task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
+        self.settings: TrainingSettings = settings
+        self.folder: Path = folder
+        self.follow: Follow = follow
+        self._tick = tick
+        self.task: Task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
         start = None if settings.start is None else read_start(guarded.model, settings.start)
-        self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
+        self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = adam(self.policy, settings.rate)
-        self.state = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
+        self.state: State = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
         self.gold: Gold | None = None
         self._about = self._what_this_is()
         self._began = time.monotonic()

@@ -7,7 +7,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
@@ -46,7 +46,7 @@ class TwistHeader(BaseModel):
         The attempts that they were learned from.
     """
 
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     format: int = 1
     constraint: str

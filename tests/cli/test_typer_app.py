@@ -39,7 +39,7 @@ def _command(name):
     from typer.main import get_command
 
     commands: Any = get_command(app)
-    return commands.commands[name]
+    return commands.get_command(None, name)
 
 
 @pytest.mark.parametrize(

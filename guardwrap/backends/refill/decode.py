@@ -39,7 +39,7 @@ class RefillBackend:
         Number of rows, summed over all model calls except prefills.
     """
 
-    can = Capabilities()
+    can: Capabilities = Capabilities()
 
     def __init__(self, make_rows: Callable[[], Rows], size: int) -> None:
         self._make_rows = make_rows

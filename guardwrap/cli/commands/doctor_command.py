@@ -28,6 +28,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "quant": ("bitsandbytes",),
     "plots": ("matplotlib",),
     "tensorboard": ("tensorboard",),
+    "telemetry": ("opentelemetry-api",),
     "langchain": ("langchain-core",),
     "llamaindex": ("llama-index-core",),
     "haystack": ("haystack-ai",),

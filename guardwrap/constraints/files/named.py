@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
 from pydantic.errors import PydanticUserError
@@ -26,7 +26,7 @@ __all__ = ["any_constraint"]
 class _InAFile(BaseModel):
     """The constraint of another file."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     file: str = Field(description="Another constraint file, relative to this one; only its constraint is used.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -36,7 +36,7 @@ LONGEST = 200
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
 
 class _Told(_Strict):
@@ -169,7 +169,7 @@ def adapter_spelt(adapter: Adapter) -> str | dict[str, Any]:
 class _Trained(BaseModel):
     """The fields of an adapter's card that name its constraint. The rest of the card is read where torch is loaded."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
     constraint_digest: str
     constraint_description: str = ""
