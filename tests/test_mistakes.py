@@ -3,6 +3,7 @@
 Covers ``environment/hub.py`` too.
 """
 
+import dataclasses
 import re
 import socket
 from collections.abc import Callable
@@ -86,6 +87,15 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
         lambda: made(RULE).run("a", allow_code=True),
         "'allow_code'",
         "belongs to the wrapper",
+    ),
+    *(
+        (
+            f"limit of a budget in a call: {limit}",
+            lambda limit=limit: made(RULE).run("a", **{limit: 3}),
+            f"'{limit}'",
+            rf"belongs to the budget, budget=Budget\({limit}=\.\.\.\)",
+        )
+        for limit in sorted({field.name for field in dataclasses.fields(Budget)} - {"max_tokens"})
     ),
     ("tokens of another API", lambda: made(RULE).run("a", max_tokens=3), "'max_tokens'", "here it is 'max_new_tokens'"),
     ("option of a stream", lambda: list(made(RULE).stream("a", bugdet=1)), "'bugdet'", "did you mean 'budget'"),

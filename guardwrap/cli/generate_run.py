@@ -72,6 +72,8 @@ class Run:
         Number of lines that an interrupted run has saved out of order, in a file beside its output.
     failed : FailedPrompts
         The prompts of this run that did not get all their texts.
+    plain_for_chat : bool
+        Whether a prompt was plain text for a model with a chat template.
     advice : str
         What to do about the first prompt that did not get all its texts.
     timed : bool
@@ -110,6 +112,7 @@ class Run:
         self._reused = 0
         self._own: deque[PerPromptOptions] = deque()
         self._current: Item | None = None
+        self.plain_for_chat = False
         self._begun = False
         self._told = False
         self.failed = FailedPrompts()
@@ -215,6 +218,7 @@ class Run:
             if not chats and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
+            self.plain_for_chat = self.plain_for_chat or (chats and isinstance(prompt, str))
             own = item.own
             if own.seed is None:  # the number in the input, so that skipped lines do not change the randomness
                 own = replace(own, number=number)

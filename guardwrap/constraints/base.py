@@ -156,8 +156,12 @@ class Constraint(ABC):
         name = getattr(self, "name", None)
         if name:
             return str(name)
-        text = repr(self)
+        text = repr(self._shown())
         return text if len(text) <= 60 else text[:57] + "..."
+
+    def _shown(self) -> Constraint:
+        """Return the constraint whose ``repr`` is the label of this one."""
+        return self
 
     @cached_property
     def interruptible(self) -> bool:

@@ -45,6 +45,8 @@ def _say(error: Exception, known: Sequence[str]) -> str:
     names = [*vars(GenerationConfig()), *known]
     if unused[1] in _ELSEWHERE:
         return f"unknown argument {unused[1]!r}: here it is {_ELSEWHERE[unused[1]]!r}"
+    if unused[1] in BUDGET_LIMITS:
+        return f"unknown argument {unused[1]!r}: it belongs to the budget, budget=Budget({unused[1]}=...)"
     if unused[1] in _ONCE:
         return f"unknown argument {unused[1]!r}: it belongs to the wrapper, GuardedGenerator(..., {unused[1]}=...)"
     return f"unknown argument {unused[1]!r}{nearest(unused[1], [n for n in names if not n.startswith('_')])}"
@@ -52,6 +54,9 @@ def _say(error: Exception, known: Sequence[str]) -> str:
 
 _ELSEWHERE = {"n": "num_return_sequences", "max_tokens": "max_new_tokens", "stop": "stop_strings"}
 """What other libraries call it."""
+
+BUDGET_LIMITS = ("max_attempts", "max_seconds", "deadline", "max_computed_tokens", "timeout")
+"""The limits of a ``Budget``, except ``max_tokens``, which other libraries call ``max_new_tokens``."""
 
 _ONCE = ("allow_code",)
 """What is said when a pipeline is wrapped, and not in a call."""

@@ -199,6 +199,8 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
         end = missing_texts(run.short, run.done, "prompts", run.advice, kept=is_file, seed=request.seed)
         for line in run.failed.lines():
             typer.echo(line, err=True)
+        if run.plain_for_chat:
+            typer.echo("this model has a chat template, and the prompts are plain text; try --chat", err=True)
         raise end
 
 

@@ -85,6 +85,7 @@ budget:
   # max_seconds: null
   # deadline: null
   # max_computed_tokens: null
+  # timeout: null
 
 # Examples of texts. guardwrap check tests the constraint with them.
 examples:

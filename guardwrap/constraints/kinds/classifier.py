@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
@@ -40,6 +42,14 @@ class ScoringConstraint(Constraint):
     side: Literal["above", "below"]
     on: View
     _weights: Any
+
+    def _shown(self) -> Constraint:
+        """Return the constraint for its label, with the last part of a model's path: folders say nothing there."""
+        if not isinstance(self.model, str) or not Path(self.model).is_dir():
+            return self
+        shown = copy.copy(self)
+        object.__setattr__(shown, "model", Path(self.model).name)
+        return shown
 
     def require_threshold(self) -> None:
         """Check the threshold, a probability, and its side."""

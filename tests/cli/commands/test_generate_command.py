@@ -159,7 +159,10 @@ def test_several_constraints_must_all_hold(model, has_a, tmp_path):
 def test_a_budget_that_ends_first_keeps_results(model, has_a, never, tmp_path):
     result = generate(model, "ab", "cd", "-c", never, "--max-attempts", 5, "-o", "out.jsonl")
     assert result.exit_code == 3
-    error, summary = result.stderr.splitlines()
+    error, summary, hint = result.stderr.splitlines()
+    assert hint == "this model has a chat template, and the prompts are plain text; try --chat"
+    chat = generate(model, "ab", "--chat", "-c", never, "--max-attempts", 5)
+    assert "chat template" not in chat.stderr
     assert error.startswith("guardwrap: 2 of 2 prompts did not get all their texts; the first, argument 1: ended by ")
     prompts = "argument 1 (0 of 1 texts), argument 2 (0 of 1 texts)"
     assert summary == f"  'has a digit' rejected 10 of 10 attempts: {prompts}"
@@ -186,6 +189,7 @@ def test_the_budget_of_a_file_is_kept_where_no_option_replaces_it(model, tmp_pat
         "max_seconds": None,
         "deadline": None,
         "max_computed_tokens": None,
+        "timeout": None,
     }
 
 

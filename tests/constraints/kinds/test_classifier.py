@@ -32,6 +32,15 @@ def test_the_network_tells_texts_apart(pipe):
     assert max(scores) - min(scores) > 0.1
 
 
+def test_the_label_has_no_folders(tmp_path):
+    (tmp_path / "reviews").mkdir()
+    rule = Classifier(str(tmp_path / "reviews"), "positive", 0.5)
+    assert rule.title.startswith("Classifier(model='reviews', label='positive'")
+    assert str(tmp_path) in repr(rule)
+    assert Classifier("someone/reviews", "positive", 0.5).title.startswith("Classifier(model='someone/reviews'")
+    assert Classifier(str(tmp_path / "reviews"), "positive", 0.5, name="kind").title == "kind"
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 32])
 def test_batched_equals_one_by_one(pipe, batch_size):
     together = Classifier(pipe, "positive", 0.5, batch_size=batch_size).probabilities(TEXTS)
