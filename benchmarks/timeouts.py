@@ -1,10 +1,10 @@
 """How late answers are after a timeout: callers at the same time, and a constraint that no text satisfies.
 
-    python benchmarks/timeouts.py [--timeout 5] [--callers 1,20,64] [--out timeouts.json]
+    python benchmarks/timeouts.py [--timeout 5] [--callers 1,20,64] [--limits timeout,deadline] [--out timeouts.json]
 
 The embedded model on one thread, 200 tokens, 32 rows. Each caller asks once with ``Budget(timeout=...)``; overshoot is
-the time from the timeout to the answer, in percent of the timeout. Beside it ``deadline`` and ``max_seconds`` with the
-same number of seconds.
+the time from the timeout to the answer, in percent of the timeout. Beside it are ``deadline`` and ``max_seconds`` with
+the same number of seconds.
 """
 
 import argparse
@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--timeout", type=float, default=5.0)
     parser.add_argument("--callers", default="1,20,64")
+    parser.add_argument("--limits", default="timeout,deadline,max_seconds")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -46,7 +47,7 @@ def main() -> None:
     guarded.run([[{"role": "user", "content": "Hello"}]], budget=Budget(max_attempts=1), max_new_tokens=2)
     lines = []
     for callers in map(int, options.callers.split(",")):
-        for name in ("timeout", "deadline", "max_seconds"):
+        for name in options.limits.split(","):
             budget = Budget(max_attempts=None, **{name: options.timeout})
             seconds = np.array(asyncio.run(all_of(guarded, callers, budget)))
             over = 100 * (seconds / options.timeout - 1)
