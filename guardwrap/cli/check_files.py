@@ -86,11 +86,11 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedT
     PromptError
         If a file cannot be read, or a line is invalid; the message names the line.
     """
-    found = [ExpectedText(text) for text in texts]
+    expected = [ExpectedText(text) for text in texts]
     for path in paths:
         read = _of_json if path.endswith(".jsonl") else _of_line
-        found += [read(where, line) for where, line in lines(path)]
-    return found
+        expected += [read(where, line) for where, line in lines(path)]
+    return expected
 
 
 def _of_line(_: str, line: str) -> ExpectedText:

@@ -37,8 +37,8 @@ class FailedPrompts:
         if sum(map(len, self._prompts.values())) < 2:
             return []
         rules = sorted(self._prompts, key=lambda label: (-len(self._prompts[label]), label))
-        found = [self._line(label) for label in rules[:MOST]]
-        return [*found, f"  and {len(rules) - MOST} more rules"] if len(rules) > MOST else found
+        listed = [self._line(label) for label in rules[:MOST]]
+        return [*listed, f"  and {len(rules) - MOST} more rules"] if len(rules) > MOST else listed
 
     def _line(self, label: str) -> str:
         prompts = self._prompts[label]

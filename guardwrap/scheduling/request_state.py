@@ -111,19 +111,23 @@ class RequestState:
         """When running attempts are dropped, by ``time.monotonic()``; None for never."""
         budget, began = self.request.budget, self.began
         moments = [] if budget.deadline is None or began is None else [began + budget.deadline]
-        moments += [] if budget.timeout is None else [self.request.called + budget.timeout]
+        moments += [] if budget.timeout is None else [self._timeout]
         return min(moments, default=None)
+
+    @property
+    def _timeout(self) -> float:
+        """When the budget's timeout is over, by ``time.monotonic()``; infinite without one."""
+        timeout = self.request.budget.timeout
+        return math.inf if timeout is None else self.request.called + timeout
 
     @property
     def _late(self) -> str:
         """What ends a request at its deadline."""
-        timeout = self.request.budget.timeout
-        return "timeout" if timeout is not None and self.deadline == self.request.called + timeout else "deadline"
+        return "timeout" if self.deadline == self._timeout else "deadline"
 
     def time_out(self, now: float) -> None:
         """End a request whose timeout is over, with what it has: even if no attempt has begun or a check still runs."""
-        timeout = self.request.budget.timeout
-        if timeout is not None and self.ended is None and now >= self.request.called + timeout:
+        if self.ended is None and now >= self._timeout:
             if self.inquiry.running:
                 self.conclude(Diagnosis())
             self.ended = self.ended or "timeout"
