@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
     from guardwrap.samplers import auto, imh, qrs
     from guardwrap.session.fallback import Fallback
+    from guardwrap.session.repair import Repair
 
 __version__ = "0.2.0"
 
@@ -111,6 +112,7 @@ _WHERE = {
     "constraint": "constraints",
     "Endpoint": "backends.endpoint.server",
     "Fallback": "session.fallback",
+    "Repair": "session.repair",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.embedded_model",
     "Forecast": "planning.forecast",
@@ -168,6 +170,7 @@ __all__ = [
     "Quotes",
     "Readability",
     "Regex",
+    "Repair",
     "Report",
     "Secrets",
     "Similar",

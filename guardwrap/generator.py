@@ -29,17 +29,18 @@ from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
+from guardwrap.session.fallback import raise_if_short
 from guardwrap.session.job import Job, in_learner
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
 from guardwrap.session.plain_texts import explained
+from guardwrap.session.repair import Missing
 from guardwrap.session.telemetry import CallSpan, call_span
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Fallback", "GuardedGenerator"]
+__all__ = ["GuardedGenerator"]
 
 
 class GuardedGenerator(PipelineLike):
@@ -79,7 +80,7 @@ class GuardedGenerator(PipelineLike):
         The most that may be spent on one prompt. None uses the constraint file's budget, or ``Budget()``.
     on_exhausted
         What to do when the budget ends before all texts are accepted: ``"raise"`` BudgetExhausted, return None for
-        each missing text (``"none"``), or return a ``Fallback``.
+        each missing text (``"none"``), return a ``Fallback``, or let the model ``Repair`` its answer in further turns.
     batch_size
         The most attempts drawn in parallel. None uses the pipeline's batch size, or 32. With encoder-decoder models,
         images and speech, only attempts of the same prompt are drawn in parallel.
@@ -117,7 +118,7 @@ class GuardedGenerator(PipelineLike):
         proposal: Any = None,
         adapter: Any = None,
         budget: Budget | None = None,
-        on_exhausted: str | Fallback = "raise",
+        on_exhausted: Missing = "raise",
         batch_size: int | None = None,
         seed: int | None = None,
         allow_code: bool = False,
@@ -131,7 +132,7 @@ class GuardedGenerator(PipelineLike):
             batch_size=batch_size,
             seed=seed,
             allow_code=allow_code,
-            on_exhausted=require_on_exhausted(on_exhausted),
+            on_exhausted=on_exhausted,
         )
         self._session: LocalSession | EndpointSession
         if isinstance(generator, Endpoint):

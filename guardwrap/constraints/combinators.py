@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,27 @@ def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tup
     if not flat:
         raise ConstraintError(f"{kind.__name__} needs at least one constraint")
     return tuple(flat)
+
+
+def numbered_titles(parts: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """Return the parts, with a number in titles that an earlier part has: ``"price"``, ``"price (2)"``.
+
+    Reports count by title, and the beginnings of long parts are often the same. Equal parts keep one title, as do
+    parts of a user's class without a name.
+    """
+    named: dict[str, Constraint] = {}
+    each: list[Constraint] = []
+    for part in parts:
+        title, number = part.title, 1
+        while named.get(title, part) != part:
+            number += 1
+            title = f"{part.title} ({number})"
+        if number > 1 and "name" in getattr(part, "__dataclass_fields__", ()):
+            changed: Any = part
+            part = replace(changed, name=title)
+        named.setdefault(part.title, part)
+        each.append(part)
+    return tuple(each)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,9 +91,9 @@ class All(Constraint):
 
     @cached_property
     def parts(self) -> tuple[Constraint, ...]:
-        """Its conjuncts, cheap ones first."""
+        """Its conjuncts, cheap ones first. Those that differ have titles that differ."""
         inner = [leaf for part in self.of for leaf in part.parts]
-        return (self,) if self.name else tuple(sorted(inner, key=lambda part: part.cost))
+        return (self,) if self.name else numbered_titles(sorted(inner, key=lambda part: part.cost))
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Judge cheap parts first; the others see only the survivors."""

@@ -183,6 +183,11 @@ class Report:
     obstacle: Obstacle | None = None
     fallback_rejected_by: str | None = None
 
+    @property
+    def missing(self) -> int:
+        """How many texts were requested and not accepted."""
+        return self.requested - self.accepted
+
     def headline(self) -> str:
         """Return one sentence: how many texts, their distribution, and the attempts per text."""
         return report_headline(self)

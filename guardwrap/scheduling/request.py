@@ -14,9 +14,9 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
-from guardwrap.scheduling.rejected_attempt import OnRejected
+from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 
-__all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
+__all__ = ["DrawOf", "FollowUp", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
 
 
 class Prepared(Protocol):
@@ -46,6 +46,8 @@ OnOutcome = Callable[[int, Outcome], None]
 """Called with the number of a prompt and its outcome."""
 OnEnd = Callable[["Request", Outcome], None]
 """Called with a request and its outcome."""
+FollowUp = Callable[["Request", Outcome, RejectedAttempt], "Request | None"]
+"""Makes the request that draws the missing texts of one that ended, given its outcome and its last rejected attempt."""
 
 
 class Weigh(Protocol):
@@ -117,6 +119,10 @@ class Request:
     on_end
         Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it
         may still be running.
+    follow_up
+        Makes the request that draws the missing texts if this one's budget ends; None for no such request.
+    earlier
+        The request that this one follows up, and its outcome; None for a request of a caller.
     """
 
     prompt: Prepared
@@ -138,6 +144,13 @@ class Request:
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None
+    follow_up: FollowUp | None = None
+    earlier: tuple[Request, Outcome] | None = None
+
+    @property
+    def first(self) -> Request:
+        """The request of the caller: this one, or the one that it follows up."""
+        return self if self.earlier is None else self.earlier[0]
 
     @property
     def number(self) -> int:

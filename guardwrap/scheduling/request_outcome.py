@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple, replace
 
 from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
@@ -11,7 +13,7 @@ from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, OTHER, Estimate, Outcome, Report, Usage, heavy_tail
 from guardwrap.scheduling.request_state import RequestState
 
-__all__ = ["outcome_of"]
+__all__ = ["outcome_of", "with_earlier"]
 
 _PLACES = 20
 """The most places of violations that a report counts for one part of the constraint."""
@@ -36,6 +38,11 @@ _RESHAPED = {
     "attempts came from the model itself, masked": "tokens were masked",
     "attempts came from the model itself, twisted": "tokens were twisted",
 }
+_ANOTHER_PROMPT = (
+    "{}: {} of {} texts came from a repair turn, so from attempts of the model given a rejected text and the reasons "
+    "(g' of another prompt)"
+)
+_TURN = "{} of {} texts were missing after {}, so a repair turn followed"
 _UNKNOWN = "unknown: creating the report failed"
 _OWN = (
     "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
@@ -94,6 +101,41 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
     draws = tuple(state.accepted)
     texts = tuple(draw.text for draw in draws)
     return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
+
+
+def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
+    """Return the outcome of a request together with that of the request which it followed up.
+
+    Parameters
+    ----------
+    earlier
+        The outcome of the request that came first; None if there was none.
+    later
+        The outcome of the request that drew the missing texts.
+    """
+    if earlier is None:
+        return later
+    before, after = earlier.report, later.report
+    texts, repaired = earlier.texts + later.texts, len(later.texts)
+    turn = _TURN.format(before.missing, before.requested, counted(before.usage.attempts, "attempt"))
+    places: dict[str, Counter[str]] = {}
+    for title, counts in (*before.places.items(), *after.places.items()):
+        places.setdefault(title, Counter()).update(counts)
+    report = replace(
+        after,
+        seed=before.seed,
+        drawn_from=_ANOTHER_PROMPT.format(OTHER, repaired, len(texts)) if repaired else before.drawn_from,
+        evidence={},
+        requested=before.requested,
+        accepted=len(texts),
+        usage=Usage(*map(sum, zip(astuple(before.usage), astuple(after.usage), strict=True))),
+        acceptance=None,
+        rejections=dict((Counter(before.rejections) + Counter(after.rejections)).most_common()),
+        notes=tuple(dict.fromkeys((*before.notes, turn, *after.notes))),
+        cut_off=before.cut_off + after.cut_off,
+        places={title: dict(counts.most_common(_PLACES)) for title, counts in places.items()},
+    )
+    return replace(earlier, texts=texts, draws=earlier.draws + later.draws, report=report)
 
 
 def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float]]:

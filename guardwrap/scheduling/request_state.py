@@ -70,6 +70,7 @@ class RequestState:
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
+    rejected: RejectedAttempt | None = None  # the last one, for requests with a follow-up
     remarks: Counter[str] = field(default_factory=Counter)
     rejected_at: list[int] = field(default_factory=list)  # lengths of rejected attempts in tokens, ascending
     launched: int = 0
@@ -134,8 +135,9 @@ class RequestState:
 
     @property
     def wanted(self) -> int:
-        """Number of texts requested."""
-        return self.request.prompt.law.count
+        """Number of texts requested; for a request that follows up another one, those that the other one lacks."""
+        earlier = self.request.earlier
+        return self.request.prompt.law.count if earlier is None else earlier[1].report.missing
 
     @property
     def under_way(self) -> int:
@@ -373,10 +375,14 @@ class RequestState:
         request, number, text = self.request, judged.decoded.launch.attempt, judged.draw.text
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("prompt %d: attempt %d rejected by %r: %r", request.prompt.number + 1, number + 1, blame, text)
+        if request.on_rejected is None and request.follow_up is None:
+            return
+        whole, constraint = judged.decoded.whole, request.constraint
+        rejected = RejectedAttempt(request.prompt.number, number, judged.draw, blame, place, whole, constraint)
         if request.on_rejected is not None:
-            whole, constraint = judged.decoded.whole, request.constraint
-            rejected = RejectedAttempt(request.prompt.number, number, judged.draw, blame, place, whole, constraint)
             request.on_rejected(rejected)
+        if whole or self.rejected is None or not self.rejected.whole:
+            self.rejected = rejected
 
     def _attempt(self, judged: JudgedAttempt) -> Attempt:
         """Return the attempt in the form that samplers take."""

@@ -17,7 +17,7 @@ from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launc
 from guardwrap.scheduling.checker_pool import CheckerPool
 from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_outcome import outcome_of
+from guardwrap.scheduling.request_outcome import outcome_of, with_earlier
 from guardwrap.scheduling.request_state import JudgedAttempt, RequestState
 from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 
@@ -369,7 +369,7 @@ class Scheduler:
             self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in over]
             self._drop(over)
         closing = [of for of in over if of in failed or not self._active[of].inquires()]
-        return [self._close(request, failed.get(request)) for request in list(self._active) if request in closing]
+        return self._closed({of: failed.get(of) for of in self._active if of in closing})
 
     def _lost(self, error: Exception) -> list[Served]:
         """End the requests whose attempts were lost with the backend's error; raise the error if there are none."""
@@ -378,16 +378,29 @@ class Scheduler:
         lost = [of for of, progress in self._active.items() if progress.under_way and progress.ended is None]
         if not lost:
             raise error
-        return [self._close(request, error) for request in lost]
+        return self._closed(dict.fromkeys(lost, error))
 
-    def _close(self, request: Request, error: Exception | None) -> Served:
+    def _closed(self, errors: Mapping[Request, Exception | None]) -> list[Served]:
+        """Close requests, with the error that each has or None. Those that are followed up are not served yet."""
+        served = [self._close(request, error) for request, error in errors.items()]
+        return [each for each in served if each is not None]
+
+    def _close(self, request: Request, error: Exception | None) -> Served | None:
         progress, source = self._active.pop(request), self._whose.pop(request)
         number = source.numbers.pop(request)
         failed: Failures = {} if error is None else {request: error}
         outcome = _outcome(progress, failed)
+        if not failed and not outcome.ok and request.follow_up is not None and progress.rejected is not None:
+            following = None
+            with caught(failed, request):
+                following = request.follow_up(request, outcome, progress.rejected)
+            if following is not None:
+                source.numbers[following] = number
+                self._unjudged += self._begun(following, source)
+                return None
         if not failed and request.on_end is not None:
             with caught(failed, request):
-                request.on_end(request, outcome)
+                request.on_end(request.first, outcome)
         if not failed and not request.sampler.records and logger.isEnabledFor(logging.INFO):
             report = outcome.report
             advice = "" if outcome.ok else f"; {report.advice()}"
@@ -395,8 +408,10 @@ class Scheduler:
         unfinished: list[tuple[int, Outcome]] = []
         if failed:
             others = ((its, self._active[of]) for of, its in source.numbers.items())
-            unfinished = [(its, _outcome(other, {})) for its, other in others if other.accepted]
-        return Served(source, number, request, outcome, failed.get(request), tuple(unfinished))
+            begun = [(its, other) for its, other in others if other.accepted or other.request.earlier is not None]
+            so_far = [(its, _outcome(other, {})) for its, other in begun]
+            unfinished = [(its, each) for its, each in so_far if each.texts]
+        return Served(source, number, request.first, outcome, failed.get(request), tuple(unfinished))
 
 
 class caught:  # noqa: N801  # reads as a function
@@ -424,9 +439,10 @@ class caught:  # noqa: N801  # reads as a function
 
 def _outcome(progress: RequestState, failures: Failures) -> Outcome:
     """Return the outcome of a request, with a reduced report if its sampler, weigher or constraint raises."""
+    earlier = None if progress.request.earlier is None else progress.request.earlier[1]
     with caught(failures, progress.request):
-        return outcome_of(progress)
-    return outcome_of(progress, asked=False)
+        return with_earlier(earlier, outcome_of(progress))
+    return with_earlier(earlier, outcome_of(progress, asked=False))
 
 
 def _is_costly(attempt: AttemptState) -> bool:

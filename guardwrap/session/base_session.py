@@ -27,8 +27,9 @@ from guardwrap.proposals import merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
-from guardwrap.session.fallback import Fallback, OnExhausted, require_accepted, require_on_exhausted
+from guardwrap.session.fallback import Fallback, require_accepted
 from guardwrap.session.job import Job, RequestOptions
+from guardwrap.session.repair import Missing, read_on_exhausted
 
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
 
@@ -69,7 +70,7 @@ class SessionConfig:
     batch_size: int | None = None
     seed: int | None = None
     allow_code: bool = False
-    on_exhausted: OnExhausted = "raise"
+    on_exhausted: Missing = "raise"
 
 
 class BaseSession(ABC):
@@ -88,7 +89,7 @@ class BaseSession(ABC):
         ``constraints``, read.
     constraint, sampler, budget
         The defaults of a call.
-    on_exhausted : "raise", "none" or Fallback
+    on_exhausted : "raise", "none", Fallback or Repair
         What a call does about missing texts, unless it says so itself.
     batches : Batches
         The batches that concurrent calls share.
@@ -122,6 +123,7 @@ class BaseSession(ABC):
         self.sampler: Sampler = sampler_named(in_file if config.sampler is None else config.sampler)
         self.budget: Budget = budget_or_none(config.budget) or file.budget or Budget()
         self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
+        read_on_exhausted(config.on_exhausted)
         self.on_exhausted = config.on_exhausted
         self._accepted: set[tuple[str, str]] = set()
         self._calls = itertools.count()
@@ -231,12 +233,12 @@ class BaseSession(ABC):
         seed = self.next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         return RequestOptions(constraint, sampler, budget, seed)
 
-    def _on_exhausted(self, own: Mapping[str, Any], asked: RequestOptions) -> OnExhausted:
-        """Return what a call does about missing texts. A fallback is judged by the rules that run no model."""
+    def _on_exhausted(self, own: Mapping[str, Any], asked: RequestOptions) -> dict[str, Any]:
+        """Return the fields of a call's job for missing texts. A fallback is judged by the rules that run no model."""
         option = own.get("on_exhausted")
-        on_exhausted = self.on_exhausted if option is None else require_on_exhausted(option)
+        on_exhausted, repair = read_on_exhausted(self.on_exhausted if option is None else option)
         require_accepted(on_exhausted, asked.constraint, self.tokenizer)
-        return on_exhausted
+        return {"on_exhausted": on_exhausted, "repair": repair}
 
     def require_fallback(self, job: Job) -> None:
         """Raise UsageError if a rule that runs a model rejects a call's constant fallback. Each rule is asked once."""

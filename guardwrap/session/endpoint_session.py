@@ -31,6 +31,7 @@ from guardwrap.scheduling.request import Request
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.fallback import require_accepted
 from guardwrap.session.job import Job, RequestOptions
+from guardwrap.session.repair import read_on_exhausted
 from guardwrap.session.twisting import Spent
 
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
@@ -150,7 +151,7 @@ class EndpointSession(BaseSession):
             raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
         self.model = generator
         self.model_name: str = generator.model
-        require_accepted(self.on_exhausted, self.constraint, None)
+        require_accepted(read_on_exhausted(self.on_exhausted)[0], self.constraint, None)
         size = BATCH_SIZE if config.batch_size is None else config.batch_size
         self.batch_size: int = require_whole("batch_size", size, 1)
         from_config = (config.proposal, config.adapter)
@@ -236,7 +237,7 @@ class EndpointSession(BaseSession):
             causal=True,
             each=each,
             batches=self.batches,
-            on_exhausted=self._on_exhausted(own, asked),
+            **self._on_exhausted(own, asked),
             reader=PrefixReader(asked.constraint).after(call.context()),
             source=proposal,
         )

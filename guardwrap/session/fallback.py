@@ -65,13 +65,14 @@ class Fallback:
 OnExhausted: TypeAlias = Literal["raise", "none"] | Fallback
 
 
-def require_on_exhausted(value: Any) -> OnExhausted:
-    """Return ``on_exhausted`` if it is valid; raise UsageError otherwise."""
+def require_on_exhausted(value: Any, name: str = "on_exhausted") -> OnExhausted:
+    """Return what to do about missing texts if it is valid; raise UsageError otherwise. ``name`` is the option's."""
     if isinstance(value, Fallback) or value in _WORDS:
         allowed: OnExhausted = value
         return allowed
+    also = " or Repair(...)" if name == "on_exhausted" else ""
     raise UsageError(
-        f"on_exhausted={value!r} is not 'raise', 'none' or Fallback('a text or a function'){nearest(value, _WORDS)}"
+        f"{name}={value!r} is not 'raise', 'none', Fallback('a text or a function'){also}{nearest(value, _WORDS)}"
     )
 
 

@@ -30,10 +30,12 @@ from guardwrap.samplers import Sampler
 from guardwrap.samplers.collecting import collecting
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
-from guardwrap.scheduling.rejected_attempt import OnRejected
+from guardwrap.scheduling.randomness import seed_for
+from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.fallback import OnExhausted
+from guardwrap.session.repair import Repair
 from guardwrap.session.telemetry import CallSpan
 from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
 from guardwrap.twists.twist import Twist
@@ -131,7 +133,9 @@ class Job:
     batches
         The batches that concurrent calls share; None for a batch of its own.
     on_exhausted
-        What to do about texts that are missing because the budget ended.
+        What to do about texts that are missing in the end.
+    repair
+        Repair turns for prompts whose budget ended; None for none.
     span
         The span of the call, which gets every outcome; None if nobody traces it.
     called
@@ -162,6 +166,7 @@ class Job:
     each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
     on_exhausted: OnExhausted = "raise"
+    repair: Repair | None = None
     span: CallSpan | None = None
     called: float = field(default_factory=time.monotonic)
     on_text: OnText | None = None
@@ -226,6 +231,7 @@ class Job:
     def _attempts(self, prompts: Sequence[PreparedPrompt], twists: Sequence[Twist], count: int, seed: int) -> Learned:
         """Draw attempts that are not returned, ``count`` for each prompt."""
         sampler, attempts = collecting(weigh=False)
+        weighing = sampler._replace(weighs=True)  # by what the twist notes, also where a cannot be computed afterwards
         seconds = self.asked.budget.max_seconds  # learning takes at most as long as the call itself may
         timeout = self.asked.budget.timeout
         budget = Budget(count, max_seconds=None if seconds is None else seconds / ROUNDS, timeout=timeout)
@@ -234,10 +240,10 @@ class Job:
         for prompt, twist in zip(prompts, twists, strict=True):
             many = replace(prompt, law=replace(prompt.law, count=count))
             plain = replace(self, twists=None, weigh=None, on_text=None, on_end=None, on_rejected=None)
-            requests.append(replace(plain.request(many, asked), twist=twist, lookahead=None))
+            requests.append(replace(plain.request(many, asked), sampler=weighing, twist=twist, lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
         spent = sum(map(len, attempts)), sum(outcome.report.usage.computed_tokens for outcome in outcomes)
-        return Learned(Spent(*spent), [[attempt.draw.token_ids for attempt in each] for each in attempts])
+        return Learned(Spent(*spent), attempts)
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.
@@ -276,6 +282,9 @@ class Job:
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:
         """Make a request. ``how`` holds the fields that depend on where attempts come from."""
+        repairs = self.repair is not None and not asked.sampler.records
+        if self.repair is not None and repairs:
+            self.repair.require_prompt(prompt.given)
         return Request(
             prompt=prompt,
             constraint=asked.constraint,
@@ -290,8 +299,26 @@ class Job:
             on_text=self.on_text,
             on_end=self.on_end,
             on_rejected=self.on_rejected,
+            follow_up=partial(self._repair_turn, asked, 1) if repairs else None,
             **how,
         )
+
+    def _repair_turn(
+        self, asked: RequestOptions, turn: int, request: Request, outcome: Outcome, rejected: RejectedAttempt
+    ) -> Request | None:
+        """Make the request of a repair turn for the texts that an outcome lacks; None if there is no further turn.
+
+        Its seed is another one: the first turn's random numbers are known to give rejected attempts.
+        """
+        if self.repair is None or turn > self.repair.max_turns or outcome.report.ended in _FINAL:
+            return None
+        number = request.prompt.number
+        given = self.call.one_prompt(self.repair.next_prompt(request.prompt.given, rejected), number)
+        (prompt,) = self.call.prompts([(number, given)], 1)
+        asked = replace(asked, seed=seed_for(asked.seed, "repair"))
+        following = self.request(prompt, asked)
+        follow_up = partial(self._repair_turn, asked, turn + 1)
+        return replace(following, follow_up=follow_up, earlier=(request.first, outcome))
 
     def records(self, prompt: PreparedPrompt, outcome: Outcome) -> Any:
         """Render an outcome in the pipeline's format, with None for missing texts."""
@@ -341,6 +368,9 @@ class Job:
     def _key(self) -> Hashable:
         return id(self.model), self.batch_size, self.causal
 
+
+_FINAL = ("deadline", "error", "impossible", "timeout")
+"""Ends of a request that no repair turn follows."""
 
 _ONE_TWIST = "Twisted() is learned for one constraint; leave out the constraints of single prompts, or Twisted()"
 _ONE_EACH = "constraint_each and fields take one item per prompt"

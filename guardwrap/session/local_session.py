@@ -35,6 +35,7 @@ from guardwrap.proposals import Masked, Twisted, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.fallback import require_accepted
 from guardwrap.session.job import Job
+from guardwrap.session.repair import read_on_exhausted
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
 from guardwrap.session.twisting import MASKED_INSTEAD, Spent, TwistedConstraint, Twists
 from guardwrap.twists.automata import MOST_STATES
@@ -92,7 +93,7 @@ class LocalSession(BaseSession):
         name = str(self.pipe.model.name_or_path) or type(self.pipe.model).__name__
         self.model_name: str = Path(name).name if Path(name).is_absolute() else name
         self.call_class = call_kind(self.pipe)
-        require_accepted(self.on_exhausted, self.constraint, self.tokenizer)
+        require_accepted(read_on_exhausted(self.on_exhausted)[0], self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size: int = require_whole("batch_size", size, 1)
         self._stable: dict[str, StablePrefix] = {}
@@ -288,7 +289,7 @@ class LocalSession(BaseSession):
         job = self._job(own, call, proposal, self._off_the_card(proposal, rest, bare=True))
         if proposal is not None and proposal.adapter is not None:
             prompts = [with_own_target(prompt) for prompt in prompts]
-        return job, prompts, begins
+        return replace(job, repair=None), prompts, begins  # token ids are no chat that a turn could follow
 
     def stable_prefix(self, call: Call) -> StablePrefix:
         """Return the decoder of unfinished attempts. Made and tested once per set of decoding options."""
@@ -363,7 +364,7 @@ class LocalSession(BaseSession):
             causal=causal,
             each=each,
             batches=self.batches,
-            on_exhausted=self._on_exhausted(own, asked),
+            **self._on_exhausted(own, asked),
         )
 
     def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:

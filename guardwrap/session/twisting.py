@@ -8,11 +8,15 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
+from guardwrap.metrics import effective_sample_size
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Twisted
+from guardwrap.samplers.protocol import Attempt
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData
@@ -35,6 +39,9 @@ ROUNDS, ATTEMPTS = 6, 64
 From the third on, tokens are tilted as well, and attempts are drawn with the strength and the share of the model that
 calls use.
 """
+
+ENOUGH = 0.4
+"""Learning ends after a round whose attempts are worth this many effective draws of g each."""
 
 MOST_VALUES = 4_000_000
 """The most values of a constraint, 32 MB: states, times tokens."""
@@ -67,15 +74,25 @@ class Learned(NamedTuple):
     ----------
     spent
         Their cost.
-    token_ids
-        For each prompt, the new tokens of each attempt.
+    attempts
+        The attempts of each prompt, with their log-weights.
     """
 
     spent: Spent
-    token_ids: Sequence[Sequence[Sequence[int]]]
+    attempts: Sequence[Sequence[Attempt]]
+
+    @property
+    def worth(self) -> float:
+        """Effective draws of g for each attempt: the least of the prompts' (Σ w)² / (n Σ w²)."""
+        worths = []
+        for attempts in self.attempts:
+            logs = np.array([-np.inf if each.log_weight is None else each.log_weight for each in attempts])
+            passed = bool(len(logs)) and logs.max() > -np.inf
+            worths.append(effective_sample_size(logs).value / len(logs) if passed else 0.0)
+        return min(worths)
 
 
-Attempts = Callable[[Sequence[PreparedPrompt], Sequence[Twist], int, int], Learned]
+DrawAttempts = Callable[[Sequence[PreparedPrompt], Sequence[Twist], int, int], Learned]
 """Draws attempts for each of several prompts with their twists: how many for each, and a seed."""
 
 
@@ -92,7 +109,7 @@ class TwistedConstraint:
     tilt : numpy.ndarray or None
         e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet.
     rounds : int
-        The rounds of learning that were not cut short by a time limit.
+        The rounds of learning that were not cut short by a time limit; ``ROUNDS`` once nothing is left to learn.
     spent : Spent
         The cost of learning.
     origin : str or None
@@ -186,7 +203,7 @@ class TwistedConstraint:
         """Whether nothing is left to learn."""
         return self.rounds == ROUNDS
 
-    def learn(self, prompts: Sequence[PreparedPrompt], attempts: Attempts) -> None:
+    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> None:
         """Learn the values from attempts for some prompts. The first caller learns, and others wait.
 
         If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
@@ -211,7 +228,7 @@ class TwistedConstraint:
                 self._fit(twists, learned)
                 if learned.spent.attempts < count * len(prompts):
                     return
-                self.rounds += 1
+                self.rounds = ROUNDS if learned.worth >= ENOUGH else self.rounds + 1
             self._data = TiltData()
 
     def values_for(self, tokens: int) -> Values:
@@ -240,9 +257,9 @@ class TwistedConstraint:
         """Fit the tilt to the attempts so far."""
         if self.embeddings is None:
             return
-        for twist, texts in zip(twists, learned.token_ids, strict=True):
+        for twist, attempts in zip(twists, learned.attempts, strict=True):
             if twist.records is not None:
-                self._data.add(texts, twist.records)
+                self._data.add([attempt.draw.token_ids for attempt in attempts], twist.records)
         tilt = self._data.fitted(self.embeddings)
         self.tilt = tilt if tilt.any() else None
 

@@ -256,3 +256,20 @@ def test_verdicts_of_the_default_are_undecided():
     assert Undescribed().verdict("a") is Verdict.UNDECIDED
     assert Finished().verdict("a") is Verdict.UNDECIDED
     assert [Finished().check([Draw("", (), "a", finished=f)]) for f in (True, False)] == [[True], [False]]
+
+
+def test_parts_that_differ_have_titles_that_differ():
+    """Negative control: equal parts have one title."""
+    long = [Regex("a" * 70 + letter) for letter in "bc"]
+    assert long[0].title == long[1].title
+    both = long[0] & long[1] & Keyword("x", name="one") & Keyword("y", name="one") & Keyword("x", name="one")
+    assert [part.title for part in both.parts] == [
+        long[0].title,
+        f"{long[0].title} (2)",
+        "one",
+        "one (2)",
+        "one",
+    ]
+    assert both.digest == All([*long, Keyword("x"), Keyword("y"), Keyword("x")]).digest
+    (judgement,) = judge(both, [Draw("", (), "a" * 70 + "b x")])
+    assert judgement.blame == f"{long[0].title} (2)"

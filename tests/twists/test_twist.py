@@ -251,7 +251,24 @@ def test_what_is_learned_raises_the_acceptance_and_the_report_says_what_it_cost(
     assert rates[0] < 0.2
     assert rates[1] > 0.6
     (outcome,) = twisted.run(world.prompt, sampler="qrs", **world.settings)
-    assert any("the twist was learned from 192 attempts" in note for note in outcome.report.notes)
+    assert any("the twist was learned from 64 attempts" in note for note in outcome.report.notes)
+
+
+def test_learning_ends_when_an_attempt_is_worth_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: where no worth is enough, all rounds are drawn."""
+    world = world_of(letters="abcdefgh", max_new_tokens=5)
+
+    def learned(enough: float) -> int:
+        monkeypatch.setattr(twisting, "ENOUGH", enough)
+        guarded = guarded_of(world)
+        (outcome,) = guarded.run(world.prompt, **world.settings)
+        (again,) = guarded.run(world.prompt, **world.settings)
+        assert again.report.notes == outcome.report.notes, "nothing more is learned"
+        return int(outcome.report.notes[0].split("learned from ")[1].split(" ")[0])
+
+    assert learned(2.0) == twisting.ROUNDS * 32
+    assert learned(0.4) == 64
+    assert learned(0.0) == 32
 
 
 def test_attempts_of_the_pilot_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:

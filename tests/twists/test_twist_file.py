@@ -42,7 +42,7 @@ def test_a_saved_twist_draws_the_same_texts_without_learning(saved):
     (after,) = guarded_of(learned=path).run(WORLD.prompt, **CALL)
     assert after.texts == before.texts
     assert [draw.log_proposal for draw in after.draws] == [draw.log_proposal for draw in before.draws]
-    assert f"the twist was read from {str(path)!r}; it had been learned from 384 attempts" in after.report.notes
+    assert f"the twist was read from {str(path)!r}; it had been learned from 128 attempts" in after.report.notes
     (anew,) = guarded_of().run(WORLD.prompt, **CALL)
     assert [draw.log_proposal for draw in anew.draws] != [draw.log_proposal for draw in before.draws]
 
@@ -54,7 +54,7 @@ def test_a_twist_that_was_read_can_be_saved_and_used_for_longer_texts(saved, tmp
     guarded.save_twist(tmp_path / "again.npz")
     (again,) = guarded_of(learned=tmp_path / "again.npz").run(WORLD.prompt, **longer)
     assert again.texts == outcome.texts
-    assert "from 384 attempts" in again.report.notes[0]
+    assert "from 128 attempts" in again.report.notes[0]
 
 
 def test_a_twist_of_another_model_is_used_and_noted(saved):
