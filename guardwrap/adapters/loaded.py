@@ -17,6 +17,7 @@ from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.documents.inputs import irregular
+from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import ELSEWHERE, Adapter
@@ -276,7 +277,8 @@ def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -
             raise AdapterError(f"{str(path)!r} is {what}, not a file; give a folder written by save_pretrained")
     options = {"revision": revision, "trust_remote_code": False}
     try:
-        found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)
+        with loading_model():
+            found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)
     except Exception as error:  # libraries raise many kinds of errors for foreign files
         raise AdapterError(f"cannot load the checkpoint {source!r}: {first_line(error)}") from None
     try:

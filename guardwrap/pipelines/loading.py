@@ -20,6 +20,7 @@ from transformers import (
 from transformers.pipelines import Pipeline
 
 from guardwrap.environment.hub import cached_or_online
+from guardwrap.environment.model_loading import loading_model
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.pipelines.prompt_forms import with_kind
@@ -83,8 +84,10 @@ def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
         except OSError:  # an adapter has no config; the pipeline handles it, or explains what is missing
             config = {}
         if not config.get("is_encoder_decoder"):
-            return pipeline("text-generation", model=source, tokenizer=tokenizer)
-        model = AutoModelForSeq2SeqLM.from_pretrained(source)
+            with loading_model():
+                return pipeline("text-generation", model=source, tokenizer=tokenizer)
+        with loading_model():
+            model = AutoModelForSeq2SeqLM.from_pretrained(source)
         if tokenizer is None or isinstance(tokenizer, str):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
     except Exception as error:  # a damaged file can make the libraries raise anything
@@ -106,7 +109,9 @@ def image_pipeline(source: str) -> ImageTextToTextPipeline:
         If it cannot be loaded.
     """
     try:
-        return pipeline("image-text-to-text", model=cached_or_online(source))
+        source = cached_or_online(source)
+        with loading_model():
+            return pipeline("image-text-to-text", model=source)
     except Exception as error:  # a damaged file can make the libraries raise anything
         raise ModelError(f"cannot load {source!r} as a model that takes images: {with_kind(error)}") from None
 
