@@ -236,6 +236,7 @@ class EndpointSession(BaseSession):
             causal=True,
             each=each,
             batches=self.batches,
+            threads=self.threads,
             on_exhausted=self._on_exhausted(own, asked),
             reader=PrefixReader(asked.constraint).after(call.context()),
             source=proposal,

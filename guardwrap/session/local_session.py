@@ -363,6 +363,7 @@ class LocalSession(BaseSession):
             causal=causal,
             each=each,
             batches=self.batches,
+            threads=self.threads,
             on_exhausted=self._on_exhausted(own, asked),
         )
 
