@@ -18,11 +18,12 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.documents.inputs import irregular
 from guardwrap.environment.model_loading import loading_model
+from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import ELSEWHERE, Adapter
 
-__all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adapter"]
+__all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adapter", "require_adapter"]
 
 
 class Loaded:
@@ -259,6 +260,21 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
         source = str(folder) if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
         return Checkpoint(name, _checkpoint(source, adapter.revision, model, tokenizer))
     return Loaded(model, adapter, read_adapter(folder, name))
+
+
+def require_adapter(adapter: Adapter) -> None:
+    """Require that the files of an adapter can be read, without its model. One on the Hub is not downloaded.
+
+    Raises
+    ------
+    AdapterError
+        If files are missing or corrupt, or the kind of adapter is not supported.
+    """
+    source = str(adapter.source)
+    if source.startswith(PREFIX) or Path(source).expanduser().is_dir():
+        folder, name = _found(adapter)
+        if not _is_checkpoint(folder):
+            read_adapter(folder, name)
 
 
 def _found(adapter: Adapter) -> tuple[Path, str]:
