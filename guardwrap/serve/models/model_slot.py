@@ -156,8 +156,7 @@ class ModelSlot:
         """Unload the model if no request uses it. The next request loads it again."""
         if self.model is None or self.gate.inside:
             return
-        self.model.close()
-        self.model = None
+        self.model = None  # its threads end with it
         self._loader.free()
         log.info("unloaded %s after %g s without a request", self.name, self.settings.idle_seconds or 0)
 

@@ -91,11 +91,6 @@ class ServedModel:
 
         return {adapter: adapter_of(self.session.pipe, adapter) for adapter in adapters_of(self.policy)}
 
-    def close(self) -> None:
-        """End the threads that read requests."""
-        self._readers.shutdown(wait=False)
-        self._patient.shutdown(wait=False)
-
     def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
         """Return the arguments of ``astream`` for a request, with loaded adapters."""
         adapter = parsed_request.options["adapter"]

@@ -245,6 +245,24 @@ def test_a_client_that_leaves_during_the_load_frees_its_place(models):
     run(test)
 
 
+def test_a_client_that_leaves_during_the_load_ends_it_for_nobody_else(models):
+    models.held = {"also-a"}
+    app = two(models)
+
+    async def test() -> None:
+        request, leave = app.send("a", NEVER)
+        await until(lambda: "also-a" in models.loads)
+        other = asyncio.create_task(app.ask("a"))
+        await until(lambda: app.shelf.slots[0].gate.inside == 2)
+        leave.set()
+        await request
+        models.released.set()
+        assert (await other).status_code == 200
+        assert models.loads == ["also-a"]
+
+    run(test)
+
+
 def test_a_server_that_ends_does_not_wait_for_a_load(models):
     models.held = {"also-a"}
     app = two(models)
