@@ -19,6 +19,7 @@ phases without it show.
 import argparse
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -160,7 +161,7 @@ async def settled(url: str) -> None:
     """Wait until the server has let go of all requests."""
     async with httpx.AsyncClient(base_url=url, timeout=300) as client:
         for _ in range(600):
-            if "\nguardwrap_running 0.0" in (await client.get("/metrics")).text:
+            if re.search(r"\nguardwrap_running{[^}]*} 0\.0", (await client.get("/metrics")).text):
                 return
             await asyncio.sleep(0.2)
 

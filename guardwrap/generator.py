@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -30,7 +29,7 @@ from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import raise_if_short
-from guardwrap.session.job import Job, in_learner
+from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
 from guardwrap.session.plain_texts import explained
@@ -335,13 +334,14 @@ class GuardedGenerator(PipelineLike):
             inputs = self._session.call_class.read_prompts(prompts)
             if inputs.lazy:
                 raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
-            given, job = inputs.prompts, await asyncio.to_thread(self._read, options)
+            threads = self._session.threads
+            given, job = inputs.prompts, await threads.run(partial(self._read, options))
             if is_unchosen(job):
-                given, job = await in_learner(partial(with_choice, self._session, given, options, job), on_busy)
+                given, job = await threads.learn(partial(with_choice, self._session, given, options, job), on_busy)
             job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span)
             async with aclosing(job.aserved(await job.arequests(given))) as served:
                 async for prompt, constraint, outcome in served:
-                    yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
+                    yield await threads.run(partial(self._delivery.completed, job, prompt, constraint, outcome))
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.

@@ -17,11 +17,13 @@ from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.documents.inputs import irregular
+from guardwrap.environment.model_loading import loading_model
+from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import ELSEWHERE, Adapter
 
-__all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adapter"]
+__all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adapter", "require_adapter"]
 
 
 class Loaded:
@@ -260,6 +262,21 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
     return Loaded(model, adapter, read_adapter(folder, name))
 
 
+def require_adapter(adapter: Adapter) -> None:
+    """Require that the files of an adapter can be read, without its model. One on the Hub is not downloaded.
+
+    Raises
+    ------
+    AdapterError
+        If files are missing or corrupt, or the kind of adapter is not supported.
+    """
+    source = str(adapter.source)
+    if source.startswith(PREFIX) or Path(source).expanduser().is_dir():
+        folder, name = _found(adapter)
+        if not _is_checkpoint(folder):
+            read_adapter(folder, name)
+
+
 def _found(adapter: Adapter) -> tuple[Path, str]:
     """Return an adapter's folder and its name in reports: the folder's name or the Hub id."""
     folder = fetched(adapter.source, adapter.revision)
@@ -276,7 +293,8 @@ def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -
             raise AdapterError(f"{str(path)!r} is {what}, not a file; give a folder written by save_pretrained")
     options = {"revision": revision, "trust_remote_code": False}
     try:
-        found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)
+        with loading_model():
+            found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)
     except Exception as error:  # libraries raise many kinds of errors for foreign files
         raise AdapterError(f"cannot load the checkpoint {source!r}: {first_line(error)}") from None
     try:

@@ -23,6 +23,7 @@ from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill.row_states import taken_by
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.backends.tokens import applied
+from guardwrap.environment.model_loading import computing
 
 __all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
@@ -117,7 +118,7 @@ def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
     first = min(len(law.ids) for law, _ in texts) - 1
     extra = {"logits_to_keep": longest - first} if "logits_to_keep" in taken_by(model) else {}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "return_dict": True}
-    with for_any_shape(device):
+    with computing(), for_any_shape(device):
         logits = model(**inputs, **extra).logits
     logits = logits[:, logits.shape[1] - (longest - first) :]
     # ``unbind`` instead of an index per row, whose gradient would be a tensor of the size of all rows.

@@ -18,6 +18,7 @@ from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 from guardwrap.backends.generation_law import ended_rows
 from guardwrap.backends.memory import halved
 from guardwrap.backends.token_sampling import begun, choose_tokens, note
+from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import sampling_loop, stand_in
 from guardwrap.errors import UsageError, own_error
 from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
@@ -120,14 +121,15 @@ def _draw(attempts: Sequence[AttemptState]) -> None:
         config = copy.copy(generation_config)
         # ``_Choice`` leaves only the token that it has drawn, which greedy search then selects.
         config.do_sample = config.return_dict_in_generate = False
-        sampling_loop(
-            model,
-            input_ids,
-            logits_processor=LogitsProcessorList([*logits_processor, _Choice(attempts)]),
-            stopping_criteria=_Settled(stopping_criteria, attempts),
-            generation_config=config,
-            **model_kwargs,
-        )
+        with computing():
+            sampling_loop(
+                model,
+                input_ids,
+                logits_processor=LogitsProcessorList([*logits_processor, _Choice(attempts)]),
+                stopping_criteria=_Settled(stopping_criteria, attempts),
+                generation_config=config,
+                **model_kwargs,
+            )
         return stand_in(input_ids, generation_config)
 
     more: dict[str, Any] = {"num_return_sequences": len(attempts)}

@@ -319,7 +319,7 @@ NAMES = {
     "serve.figures.Figures": "serve.server_metrics.ServerMetrics",
     "serve.process.run": "serve.lifecycle.run_server",
     "serve.replies.told": "serve.replies.report_json",
-    "serve.app.menu_of": "serve.routes.policy_of",
+    "serve.app.menu_of": "serve.models.model_policy.policies_of",
     "serve.refusals.Refused": "serve.error_responses.ErrorResponse",
     "serve.settings.Limits": "serve.server_settings.ServerLimits",
     "serve.settings.Settings": "serve.server_settings.ServerSettings",

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import sys
 
-__all__ = ["keep_freed_memory", "quieten_transformers"]
+__all__ = ["keep_freed_memory", "quieten_transformers", "release_freed_memory"]
 
 
 def keep_freed_memory() -> None:
@@ -17,6 +17,12 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):  # musl has none
         mallopt(-4, 0)  # M_MMAP_MAX: no separate mappings, which are returned at once when freed
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
+def release_freed_memory() -> None:
+    """Return freed memory to the operating system, once, despite ``keep_freed_memory``."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):  # musl has none
+        trim(0)
 
 
 def quieten_transformers() -> None:

@@ -69,6 +69,7 @@ USED: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "_version"),
     (PreTrainedModel, "_no_split_modules"),
     (PreTrainedModel, "_supports_sdpa"),
+    (PreTrainedModel, "get_init_context"),
     (Pipeline, "_sanitize_parameters"),
     (Pipeline, "preprocess"),
     (Pipeline, "postprocess"),

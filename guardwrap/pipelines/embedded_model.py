@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.environment.hub import cached_or_online
+from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.transformers_internals import gguf_options
 from guardwrap.errors import ModelError
 
@@ -44,7 +45,8 @@ def load_local() -> tuple[Any, Any]:
     converted = _converted()
     try:
         source = converted or cached_or_online(HUB_ID)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")
+        with loading_model():
+            model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")
         return model, AutoTokenizer.from_pretrained(source)
     except OSError as error:
         raise ModelError(
@@ -86,7 +88,8 @@ def _convert(source: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         scratch_model = Path(scratch) / "model"
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
+        with loading_model():
+            model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
         model.save_pretrained(scratch_model)
         AutoTokenizer.from_pretrained(source, gguf_file=_FILE).save_pretrained(scratch_model)
         try:

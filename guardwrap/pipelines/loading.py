@@ -18,13 +18,15 @@ from transformers import (
     pipeline,
 )
 from transformers.pipelines import Pipeline
+from transformers.utils import find_adapter_config_file
 
 from guardwrap.environment.hub import cached_or_online
+from guardwrap.environment.model_loading import loading_model
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.pipelines.prompt_forms import with_kind
 
-__all__ = ["TextToTextPipeline", "has_dropout", "image_pipeline", "pipeline_of"]
+__all__ = ["TextToTextPipeline", "has_dropout", "image_pipeline", "pipeline_of", "require_model"]
 
 
 class TextToTextPipeline(TextGenerationPipeline):
@@ -83,13 +85,38 @@ def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
         except OSError:  # an adapter has no config; the pipeline handles it, or explains what is missing
             config = {}
         if not config.get("is_encoder_decoder"):
-            return pipeline("text-generation", model=source, tokenizer=tokenizer)
-        model = AutoModelForSeq2SeqLM.from_pretrained(source)
+            with loading_model():
+                return pipeline("text-generation", model=source, tokenizer=tokenizer)
+        with loading_model():
+            model = AutoModelForSeq2SeqLM.from_pretrained(source)
         if tokenizer is None or isinstance(tokenizer, str):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
     except Exception as error:  # a damaged file can make the libraries raise anything
         raise ModelError(f"cannot load the model {name!r}{nearest(name, ['local'])}: {with_kind(error)}") from None
     return _pipeline_of(model, tokenizer)
+
+
+def require_model(source: str) -> None:
+    """Require that the configuration of a model or adapter can be read. Its weights are not.
+
+    Parameters
+    ----------
+    source
+        A Hub id, a folder or ``"local"``.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read.
+    """
+    if source == "local":
+        return
+    try:
+        place = cached_or_online(source)
+        if find_adapter_config_file(place) is None and not PreTrainedConfig.get_config_dict(place)[0]:
+            raise OSError("it has no config.json")
+    except Exception as error:  # a damaged file can make the libraries raise anything
+        raise ModelError(f"cannot load the model {source!r}{nearest(source, ['local'])}: {with_kind(error)}") from None
 
 
 def image_pipeline(source: str) -> ImageTextToTextPipeline:
@@ -106,7 +133,9 @@ def image_pipeline(source: str) -> ImageTextToTextPipeline:
         If it cannot be loaded.
     """
     try:
-        return pipeline("image-text-to-text", model=cached_or_online(source))
+        source = cached_or_online(source)
+        with loading_model():
+            return pipeline("image-text-to-text", model=source)
     except Exception as error:  # a damaged file can make the libraries raise anything
         raise ModelError(f"cannot load {source!r} as a model that takes images: {with_kind(error)}") from None
 

@@ -33,6 +33,7 @@ from transformers.generation import (
 )
 
 from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_errors import translated
 from guardwrap.environment.transformers_internals import (
     CACHE_NAMES,
@@ -274,14 +275,15 @@ def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset
         **model_kwargs: Any,
     ) -> torch.Tensor:
         generation_config.return_dict_in_generate = False
-        sequences: torch.Tensor = beam_search(
-            model,
-            input_ids,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=generation_config,
-            **model_kwargs,
-        )
+        with computing():
+            sequences: torch.Tensor = beam_search(
+                model,
+                input_ids,
+                logits_processor=logits_processor,
+                stopping_criteria=stopping_criteria,
+                generation_config=generation_config,
+                **model_kwargs,
+            )
         rows.extend(sequences[:, start:].tolist())
         return sequences
 

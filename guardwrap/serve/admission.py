@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from guardwrap.serve.error_responses import ErrorResponse
 
-__all__ = ["Gate", "closing"]
+__all__ = ["Gate", "Shutdown", "closing"]
 
 
 def closing() -> ErrorResponse:
@@ -19,8 +19,24 @@ def closing() -> ErrorResponse:
     )
 
 
+class Shutdown:
+    """The end of a server, which all of its models share.
+
+    Attributes
+    ----------
+    draining : bool
+        Whether new requests are rejected.
+    over : asyncio.Event
+        Set when the remaining requests must end.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.over = asyncio.Event()
+
+
 class Gate:
-    """Limits how many requests run and wait, within one event loop.
+    """Limits how many requests to a model run and wait, within one event loop.
 
     Parameters
     ----------
@@ -28,27 +44,24 @@ class Gate:
         Maximum number of requests in the batch.
     queue
         Maximum number of requests that wait for the batch.
+    shutdown
+        The end of the server.
 
     Attributes
     ----------
     inside, running : int
         Number of admitted requests, and of those in the batch.
-    draining : bool
-        Whether new requests are rejected.
-    over : asyncio.Event
-        Set when the remaining requests must end.
     """
 
-    def __init__(self, running: int, queue: int) -> None:
+    def __init__(self, running: int, queue: int, shutdown: Shutdown) -> None:
+        self.shutdown = shutdown
         self._most = running + queue
         self._slots = asyncio.Semaphore(running)
         self.inside = self.running = 0
-        self.draining = False
-        self.over = asyncio.Event()
 
     @property
     def queued(self) -> int:
-        """Number of requests that wait for the batch or are being read."""
+        """Number of requests that wait for the model or its batch, or are being read."""
         return self.inside - self.running
 
     @contextmanager
@@ -60,7 +73,7 @@ class Gate:
         ErrorResponse
             HTTP 429 if the queue is full, 503 if the server is shutting down.
         """
-        if self.draining:
+        if self.shutdown.draining:
             raise closing()
         if self.inside >= self._most:
             message = f"the queue is full: {self.inside} requests are running or waiting; try again later"

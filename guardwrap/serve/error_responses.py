@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guardwrap.documents.validation import Invalid
+from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import (
     AdapterMismatch,
     CheckFailed,
@@ -13,9 +14,10 @@ from guardwrap.errors import (
     GenerationFailed,
     UsageError,
     first_line,
+    nearest,
 )
 
-__all__ = ["ErrorResponse", "bad", "in_field", "refusal_of"]
+__all__ = ["ErrorResponse", "bad", "in_field", "no_model", "not_loaded", "refusal_of"]
 
 _TYPES = {
     400: "invalid_request_error",
@@ -29,6 +31,7 @@ _TYPES = {
     429: "rate_limit_error",
     503: "server_shutting_down",
 }
+_TYPES_BY_CODE = {"model_not_loaded": "server_error"}
 
 
 class ErrorResponse(Exception):
@@ -75,7 +78,7 @@ class ErrorResponse(Exception):
         """Return the JSON body of the response."""
         error: dict[str, Any] = {
             "message": self.message,
-            "type": _TYPES.get(self.status, "server_error"),
+            "type": _TYPES_BY_CODE.get(self.code or "") or _TYPES.get(self.status, "server_error"),
             "param": self.param,
             "code": self.code,
         }
@@ -89,6 +92,28 @@ class ErrorResponse(Exception):
 def bad(param: str | None, problem: str, *, code: str | None = None) -> ErrorResponse:
     """Return the response (HTTP 400) to a field that is invalid or not supported."""
     return ErrorResponse(400, f"{param}: {problem}" if param else problem, param=param, code=code)
+
+
+def no_model(name: Any, models: Sequence[Sequence[str]]) -> ErrorResponse:
+    """Return the response (HTTP 404) to a request for a model that the server does not have.
+
+    Parameters
+    ----------
+    name
+        The model in the request.
+    models
+        The names of each model that the server has.
+    """
+    known = ", ".join(repr(names[0]) for names in models)
+    close = nearest(name, [each for names in models for each in names])
+    message = f"model: this server has no model {short(name)}{close}; it has {known}"
+    return ErrorResponse(404, message[:300], param="model", code="model_not_found")
+
+
+def not_loaded(name: str) -> ErrorResponse:
+    """Return the response (HTTP 503) to a request whose model could not be loaded. The reason may name files."""
+    message = f"the model {name!r} could not be loaded, and the server's log has the reason; try again later"
+    return ErrorResponse(503, message, param="model", code="model_not_loaded", headers={"Retry-After": "5"})
 
 
 def in_field(param: str, error: Exception) -> ErrorResponse:

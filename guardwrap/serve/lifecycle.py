@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 import time
@@ -61,7 +62,8 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service, self._ready = service, ready
+        self._shelf, self._ready = service.shelf, ready
+        self._grace = service.settings.limits.grace_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -69,30 +71,31 @@ class _Server(uvicorn.Server):
         """Start to accept connections, then call ``ready``."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
+        self._shelf.watch()
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start the shutdown at the first signal, and end at once at the second."""
-        if self._loop is None or self._service.gate.draining:
-            self._service.gate.over.set()
+        shutdown = self._shelf.shutdown
+        if self._loop is None or shutdown.draining:
+            shutdown.over.set()
             self.should_exit = True
             return
-        self._service.gate.draining = True
+        shutdown.draining = True
         self._loop.call_soon_threadsafe(self._drain_soon)
 
     def _drain_soon(self) -> None:
         self._draining = asyncio.ensure_future(self._drain())
 
     async def _drain(self) -> None:
-        gate = self._service.gate
-        await self._until_empty(self._service.settings.limits.grace_seconds)
-        gate.over.set()
+        await self._until_empty(self._grace)
+        self._shelf.shutdown.over.set()
         await self._until_empty(_LAST_SECONDS)
         self.should_exit = True
 
     async def _until_empty(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while self._service.gate.inside and time.monotonic() < end:
+        while self._shelf.inside and time.monotonic() < end:
             await asyncio.sleep(0.05)
 
 
@@ -109,7 +112,6 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
         Called when the server accepts connections.
     """
     service: Service = app.state.service
-    limits = service.settings.limits
     config = uvicorn.Config(
         app,
         http="h11",
@@ -120,7 +122,11 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.running + limits.queue + _MORE_CONNECTIONS,
+        limit_concurrency=service.shelf.places + _MORE_CONNECTIONS,
         timeout_graceful_shutdown=int(_LAST_SECONDS),
     )
     _Server(config, service, ready).run(sockets=[listening])
+    if not service.shelf.close(_LAST_SECONDS):  # a model is being loaded, which cannot be interrupted
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(0)

@@ -20,7 +20,7 @@ from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merge_proposals, only_masks
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
-from guardwrap.serve.error_responses import ErrorResponse, bad, in_field
+from guardwrap.serve.error_responses import bad, in_field, no_model
 from guardwrap.serve.fields import flag, number_field, require_known, whole
 from guardwrap.serve.request_policy import (
     RequestPolicy,
@@ -137,8 +137,7 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
     fields = require_known(fields, chat=chat)
     model = fields.get("model")
     if not isinstance(model, str) or model not in policy.models:
-        problem = f"this server has no model {model!r}{nearest(model, policy.models)}; it has {policy.models[0]!r}"
-        raise ErrorResponse(404, f"model: {problem}"[:300], param="model", code="model_not_found")
+        raise no_model(model, [policy.models])
     prompts = [read_chat(fields.get("messages"), images=policy.images)] if chat else _texts(fields.get("prompt"))
     tools = read_tools(fields, policy) if chat else None
     n = whole(fields, "n", 1, policy.limits.n) or 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.serve.admission import Gate, closing
+from guardwrap.serve.admission import Gate, Shutdown, closing
 from guardwrap.serve.error_responses import ErrorResponse, refusal_of
 from guardwrap.serve.incoming_requests import gone
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -24,7 +24,9 @@ from guardwrap.serve.responses_reply import ResponsesReply
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["TICK", "Accepted", "AnyReply", "Gone", "Stream", "as_json", "served", "streamed"]
+__all__ = ["TICK", "Accepted", "AnyReply", "Gone", "Stream", "as_json", "served", "streamed", "unless_over"]
+
+_Result = TypeVar("_Result")
 
 AnyReply = Reply | ResponsesReply
 """The reply to a request of one of the routes."""
@@ -57,6 +59,29 @@ class Accepted(NamedTuple):
     prompt: int
     number: int
     draw: Draw
+
+
+async def unless_over(request: Request, shutdown: Shutdown, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return the result of work that a request waits for. The body must have been read.
+
+    Raises
+    ------
+    Gone
+        If the client disconnects first.
+    ErrorResponse
+        If the server shuts down first.
+    """
+    result = asyncio.create_task(work)
+    disconnect, end = asyncio.create_task(gone(request)), asyncio.create_task(shutdown.over.wait())
+    try:
+        await asyncio.wait({result, disconnect, end}, return_when=asyncio.FIRST_COMPLETED)
+        if result.done():
+            return result.result()
+        raise Gone if disconnect.done() else closing()
+    finally:
+        for task in (result, disconnect, end):
+            task.cancel()
+        await asyncio.gather(result, disconnect, end, return_exceptions=True)
 
 
 class _Over(NamedTuple):
@@ -109,7 +134,7 @@ async def served(
             results.put_nowait(_Over())
 
     drawing = asyncio.create_task(draw())
-    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
+    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.shutdown.over.wait())
     next_item: asyncio.Task[Accepted | Outcome | _Over] | None = None
     try:
         while True:

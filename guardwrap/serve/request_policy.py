@@ -32,7 +32,7 @@ from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.server_settings import ServerLimits
+from guardwrap.serve.server_settings import RequestLimits
 
 __all__ = [
     "RequestPolicy",
@@ -62,7 +62,7 @@ class RequestPolicy:
     Parameters
     ----------
     models
-        Names of the model; the first one is the name in ``/v1/models`` and on the page.
+        Names of the model; the first one is its name in replies, logs and metrics, and on the page.
     named
         The server's constraint files, by name.
     always
@@ -86,7 +86,7 @@ class RequestPolicy:
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
     proposals: Mapping[str, Prompt | Masked | Twisted] = dataclasses.field(default_factory=dict)
     classifiers: tuple[str, ...] = ()
-    limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
+    limits: RequestLimits = dataclasses.field(default_factory=RequestLimits)
     parses: Literal["never", "tools", "always"] = "never"
     images: bool = False
 
@@ -265,7 +265,7 @@ def _no_name(value: Any, what: str, known: Iterable[str]) -> str:
     return f"this server has no {what} {short(value)}{nearest(value, names)}; {listed}"
 
 
-def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: ServerLimits) -> Budget:
+def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: RequestLimits) -> Budget:
     """Return the budget of a request: its own limits replace those of its files, up to the server's limits."""
     budget = file_budget or Budget()
     if "budget" in fields:

@@ -27,6 +27,7 @@ from guardwrap.proposals import merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
+from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import Fallback, require_accepted
 from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import Missing, read_on_exhausted
@@ -93,6 +94,8 @@ class BaseSession(ABC):
         What a call does about missing texts, unless it says so itself.
     batches : Batches
         The batches that concurrent calls share.
+    threads : CallThreads
+        The threads that work for calls in event loops.
     """
 
     tokenizer: Any
@@ -128,6 +131,7 @@ class BaseSession(ABC):
         self._accepted: set[tuple[str, str]] = set()
         self._calls = itertools.count()
         self.batches: Batches = Batches()
+        self.threads: CallThreads = CallThreads()
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:

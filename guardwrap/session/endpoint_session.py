@@ -237,6 +237,7 @@ class EndpointSession(BaseSession):
             causal=True,
             each=each,
             batches=self.batches,
+            threads=self.threads,
             **self._on_exhausted(own, asked),
             reader=PrefixReader(asked.constraint).after(call.context()),
             source=proposal,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,41 +32,14 @@ from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
+from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
 from guardwrap.session.repair import Repair
 from guardwrap.session.telemetry import CallSpan
 from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
 from guardwrap.twists.twist import Twist
 
-__all__ = ["Job", "RequestOptions", "backend_for", "in_learner"]
-
-Made = TypeVar("Made")
-
-_LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
-"""Learns twists and makes plans for calls in event loops, one at a time: other callers do not wait for it."""
-
-
-async def in_learner(work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
-    """Return the result of work that draws attempts before a call can begin, without blocking the event loop.
-
-    Parameters
-    ----------
-    work
-        Learns a twist, or makes a plan.
-    on_busy
-        Called with True before the work and with False after it, in the thread that does it.
-    """
-
-    def done() -> Made:
-        if on_busy is not None:
-            on_busy(True)
-        try:
-            return work()
-        finally:
-            if on_busy is not None:
-                on_busy(False)
-
-    return await asyncio.get_running_loop().run_in_executor(_LEARNER, done)
+__all__ = ["Job", "RequestOptions", "backend_for"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +103,8 @@ class Job:
         The options of each prompt, in order; None if they are the same for all.
     batches
         The batches that concurrent calls share; None for a batch of its own.
+    threads
+        Where calls in event loops learn; None for a thread of its own.
     on_exhausted
         What to do about texts that are missing in the end.
     repair
@@ -165,6 +138,7 @@ class Job:
     causal: bool = False
     each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
+    threads: CallThreads | None = None
     on_exhausted: OnExhausted = "raise"
     repair: Repair | None = None
     span: CallSpan | None = None
@@ -203,7 +177,8 @@ class Job:
         """Make requests like ``requests``, without blocking the event loop while a twist is learned."""
         if not self.learns:
             return self.requests(prompts)
-        return await in_learner(lambda: self.requests(prompts), self.on_busy)
+        threads = self.threads or CallThreads()
+        return await threads.learn(lambda: self.requests(prompts), self.on_busy)
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""

@@ -364,6 +364,7 @@ class LocalSession(BaseSession):
             causal=causal,
             each=each,
             batches=self.batches,
+            threads=self.threads,
             **self._on_exhausted(own, asked),
         )
 

@@ -87,8 +87,9 @@ def furnish(folder: Path) -> Path:
 class Server:
     """``guardwrap serve`` in a separate process, on a free port."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "guardwrap", "serve", "--config", "serve.yaml", "--port", "0", *options]
+    def __init__(self, folder: Path, *options: str, names: str = "tiny", before: str = "") -> None:
+        start = ["-m", "guardwrap"] if not before else ["-c", before + "main()\n"]
+        command = [sys.executable, *start, "serve", "--config", "serve.yaml", "--port", "0", *options]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.log = folder / "log.txt"
         with self.log.open("w") as log:
@@ -97,7 +98,7 @@ class Server:
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith("guardwrap serves tiny on http://127.0.0.1:"), self.log.read_text()
+        assert line.startswith(f"guardwrap serves {names} on http://127.0.0.1:"), self.log.read_text()
         self.url = line.split()[-1]
         self.port = int(self.url.rpartition(":")[2])
 
@@ -108,15 +109,16 @@ class Server:
         self.process.stdout.close()
 
 
-def figures(http):
-    lines = http.get("/metrics").text.splitlines()
+def figures(http, model="tiny"):
+    """Return the metrics of a model by their names and other labels."""
+    lines = http.get("/metrics").text.replace(f'model="{model}",', "").replace(f'{{model="{model}"}}', "").splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
 
 
-def wait_until(http, **wanted):
-    """Wait until the metrics have these values."""
+def wait_until(http, model="tiny", **wanted):
+    """Wait until the metrics of a model have these values."""
     for _ in range(400):
-        found = figures(http)
+        found = figures(http, model)
         if all(found[f"guardwrap_{name}"] == value for name, value in wanted.items()):
             return found
         time.sleep(0.05)

@@ -71,7 +71,7 @@ def test_errors_in_the_batch_say_nothing_of_texts(app, monkeypatch, caplog, erro
         reply = ask(app, "POST", "/v1/completions", json={**ASKED, "stream": stream}, headers=headers)
         assert reply.status_code == status
         assert "nobody" not in reply.text + caplog.text
-    gate = app.state.service.gate
+    gate = app.state.service.shelf.slots[0].gate
     assert (gate.inside, gate.running) == (0, 0)
 
 

@@ -51,7 +51,7 @@ def test_each_response_has_an_id_that_the_log_has_too(server: Any, http: Any) ->
     for path in ("/health", "/", "/metrics"):
         assert http.get(path).headers["x-request-id"]
     log = server.log.read_text()
-    assert all(f"attempts {ident}\n" in log for ident in [*idents, "mine-1"])
+    assert all(f"attempts of tiny {ident}\n" in log for ident in [*idents, "mine-1"])
 
 
 def test_the_body_of_an_error_has_it(http: Any) -> None:

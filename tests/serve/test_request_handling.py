@@ -16,7 +16,7 @@ from transformers.pipelines import TextGenerationPipeline
 from guardwrap import GuardedGenerator
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
-from guardwrap.serve.admission import Gate
+from guardwrap.serve.admission import Gate, Shutdown
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING, parse_request
 from guardwrap.serve.request_handling import streamed
@@ -48,7 +48,7 @@ def app():
 
 async def go_away(app, *, stream):
     """Send a request, disconnect when it is in the batch, and wait until the server has ended it."""
-    gate = app.state.service.gate
+    gate = app.state.service.shelf.slots[0].gate
     body = json.dumps({**NEVER, "stream": stream, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
     given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -80,7 +80,7 @@ def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypa
         return advance(self)
 
     monkeypatch.setattr(RefillBackend, "advance", slowly)
-    gate = app.state.service.gate
+    gate = app.state.service.shelf.slots[0].gate
 
     async def run():
         body = json.dumps({**NEVER, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
@@ -109,8 +109,8 @@ def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypa
 
 def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
     """While 24 of them are tokenized, a short one is parsed; the long ones have a separate tokenizer."""
-    service, held, asked = app.state.service, threading.Event(), []
-    tokenizer, preprocess = service.session.tokenizer, TextGenerationPipeline.preprocess
+    model, held, asked = app.state.service.shelf.slots[0].model, threading.Event(), []
+    tokenizer, preprocess = model.session.tokenizer, TextGenerationPipeline.preprocess
 
     def slowly(self, prompt, **options):
         asked.append(self.tokenizer is tokenizer)
@@ -120,13 +120,13 @@ def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
 
     monkeypatch.setattr(TextGenerationPipeline, "preprocess", slowly)
     # Without a known length of the prompt, the tokenizer is always called.
-    long = json.dumps({"model": "local", "prompt": "a" * 100_000}).encode()
-    short = json.dumps({"model": "local", "prompt": "ab", "max_tokens": 2}).encode()
+    long = {"model": "local", "prompt": "a" * 100_000}
+    short = {"model": "local", "prompt": "ab", "max_tokens": 2}
 
     async def run():
-        waiting = [asyncio.create_task(service.read(long, PLAIN)) for _ in range(24)]
+        waiting = [asyncio.create_task(model.read(dict(long), PLAIN, long=True)) for _ in range(24)]
         await asyncio.sleep(0)  # the long ones start first
-        parsed, _ = await service.read(short, PLAIN)
+        parsed, _ = await model.read(short, PLAIN, long=False)
         assert parsed.prompts == ["ab"]
         assert not any(task.done() for task in waiting)
         held.set()
@@ -153,7 +153,7 @@ def test_a_gate_has_so_many_places_and_so_many_slots():
                 await leave.wait()
 
     async def run():
-        gate, leave = Gate(running=2, queue=1), asyncio.Event()
+        gate, leave = Gate(running=2, queue=1, shutdown=Shutdown()), asyncio.Event()
         entered: list[int] = []
         tasks = [asyncio.create_task(enter(gate, entered, leave)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ def test_a_gate_has_so_many_places_and_so_many_slots():
         tasks[2].cancel()  # it waits
         await asyncio.sleep(0)
         assert (gate.inside, gate.running) == (2, 2)
-        gate.draining = True
+        gate.shutdown.draining = True
         with pytest.raises(ErrorResponse) as caught, gate.place():
             pass
         assert (caught.value.status, caught.value.headers["Connection"]) == (503, "close")

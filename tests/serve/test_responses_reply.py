@@ -336,10 +336,8 @@ def test_errors_have_the_shape_of_the_other_routes(client: openai.OpenAI, http: 
 
 def test_requests_are_counted_and_logged_like_others(server: Any, http: Any) -> None:
     def counted() -> float:
-        lines = http.get("/metrics").text.splitlines()
-        return float(
-            next(line.split()[-1] for line in lines if line.startswith('guardwrap_requests_total{status="200"}'))
-        )
+        name = 'guardwrap_requests_total{model="tiny",status="200"}'
+        return float(next(line.split()[-1] for line in http.get("/metrics").text.splitlines() if line.startswith(name)))
 
     http.post("/v1/responses", json={"model": "tiny", "input": "ab", "max_output_tokens": 1})
     before = counted()

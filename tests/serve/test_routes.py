@@ -274,4 +274,4 @@ def test_the_log_has_no_text_and_no_prompt(server, http):
     assert set(text) <= set(LETTERS)
     with contextlib.suppress(StopIteration):
         line = next(line for line in log.splitlines() if "completions 200" in line)
-        assert re.search(r" POST /v1/\S+ 200 \d+\.\d\d s \d+ attempts [0-9a-f]{32}$", line)
+        assert re.search(r" POST /v1/\S+ 200 \d+\.\d\d s \d+ attempts of tiny [0-9a-f]{32}$", line)

@@ -16,6 +16,7 @@ import torch
 from transformers import Cache, DynamicCache
 
 from guardwrap.backends.attention_kernels import for_any_shape
+from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
 
@@ -94,7 +95,7 @@ def _run(
     extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
     extra |= dict.fromkeys(CACHE_NAMES, past)
     inputs = {name: value for name, value in extra.items() if name in accepted and value is not None}
-    with for_any_shape(ids.device):
+    with computing(), for_any_shape(ids.device):
         output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **inputs)
     logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits

@@ -7,13 +7,17 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guardwrap.cli.shared import AllowCode, Verbose, known, load_generator
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.errors import UsageError
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+    from guardwrap.serve.server_settings import ModelSettings
 
 __all__ = ["serve"]
 
@@ -65,8 +69,8 @@ def serve(
         raise UsageError(f"guardwrap serve needs {missing[0]}, which is not installed: pip install 'guardwrap[serve]'")
     with ends_at_once():
         from guardwrap.serve.lifecycle import listen, log_to_stderr, run_server, url_of
-        from guardwrap.serve.parsed_request import ANYTHING
-        from guardwrap.serve.routes import create_app, policy_of
+        from guardwrap.serve.models.model_shelf import ModelShelf
+        from guardwrap.serve.routes import create_app
         from guardwrap.serve.server_settings import read_server_settings
     changes = known(
         {
@@ -83,24 +87,29 @@ def serve(
         }
     )
     settings = read_server_settings(config, changes=changes)
-    if settings.allow_code and os.getcwd() not in sys.path:
+    models = settings.served_models
+    if any(each.allow_code for each in models.values()) and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    policy, listening = policy_of(settings), listen(settings.host, settings.port)  # errors come before the model
-    guarded = load_generator(
-        settings.model,
-        ANYTHING,
-        images=settings.images,
-        dtype=settings.dtype,
-        adapter=settings.adapter,
-        batch_size=settings.batch_size,
-    )
-    guarded.session.job({"seed": 0})  # test the model now, not with the first request
-    app = create_app(guarded, settings, policy)
+    shelf, listening = (
+        ModelShelf(settings, _loaded),
+        listen(settings.host, settings.port),
+    )  # errors come before the models
+    shelf.load_at_start()
+    app = create_app(shelf, settings)
     log_to_stderr()
     url = url_of(listening)
     if settings.keys is None and not _is_loopback(listening.getsockname()[0]):
         typer.echo("guardwrap: anyone who can reach this server can use it; to prevent this, give --keys", err=True)
-    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {settings.served_name} on {url}"))
+    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {', '.join(models)} on {url}"))
+
+
+def _loaded(model: ModelSettings) -> GuardedGenerator:
+    from guardwrap.serve.parsed_request import ANYTHING
+
+    options = {"adapter": model.adapter, "batch_size": model.batch_size}
+    guarded = load_generator(model.model, ANYTHING, images=model.images, dtype=model.dtype, **options)
+    guarded.session.job({"seed": 0})  # test the model now, not with the first request
+    return guarded
 
 
 def _is_loopback(address: str) -> bool:

@@ -11,6 +11,7 @@ import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
 from guardwrap.documents.inputs import readable
+from guardwrap.environment.model_loading import computing
 from guardwrap.errors import ConstraintError, ModelError
 
 __all__ = ["LocalAnswers", "Piece", "pieces_of"]
@@ -116,7 +117,7 @@ class LocalAnswers:
                 f"the question to the judge has {len(ids)} tokens, and its context {most}; judge a shorter view, such "
                 "as on='last_sentence'"
             )
-        with torch.no_grad():
+        with computing(), torch.no_grad():
             logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0, -1]
         shares = logits.float().softmax(-1)
         return [float(shares[tokens].sum()) for tokens in self._tokens]

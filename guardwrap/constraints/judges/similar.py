@@ -23,6 +23,7 @@ from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.sources.source_texts import plain_documents
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.inputs import readable
+from guardwrap.environment.model_loading import computing
 from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 
@@ -152,7 +153,8 @@ class Similar(ScoringConstraint):
         if self.too_long == "raise":
             require_short(self, pipe, [(text,)], most, "set too_long='truncate', shorten the texts, or ")
         options = {"truncation": True, "max_length": most, "split_special_tokens": True}
-        vectors = pipe(text, tokenize_kwargs=options, return_tensors=True)[0].double().cpu().numpy()
+        with computing():
+            vectors = pipe(text, tokenize_kwargs=options, return_tensors=True)[0].double().cpu().numpy()
         if vectors.ndim != 2:
             raise CheckFailed(self.title, "got no vector for each token; use a model that only encodes texts")
         require_finite(self, float(np.abs(vectors).max(initial=0.0)), "similarity")

@@ -19,6 +19,7 @@ from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.inputs import readable
 from guardwrap.environment.hub import cached_or_online
+from guardwrap.environment.model_loading import computing, loading_model
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
 from guardwrap.outcomes import Draw
 
@@ -164,14 +165,19 @@ class LabelConstraint(ScoringConstraint):
         inputs = [tuple(map(readable, each)) for each in inputs]
         if self.too_long == "raise":
             require_short(self, self.pipeline, inputs, self.max_tokens, "set too_long='truncate' or ")
-        results = self.pipeline(
+        classify, pairs = (
+            self.pipeline,
             [text[0] if len(text) == 1 else {"text": text[0], "text_pair": text[1]} for text in inputs],
-            top_k=None,
-            truncation=True,
-            max_length=self.max_tokens,
-            batch_size=self.batch_size,
-            split_special_tokens=True,
         )
+        with computing():
+            results = classify(
+                pairs,
+                top_k=None,
+                truncation=True,
+                max_length=self.max_tokens,
+                batch_size=self.batch_size,
+                split_special_tokens=True,
+            )
         probabilities = [next(float(row["score"]) for row in rows if row["label"] == self.label) for rows in results]
         for probability in probabilities:
             require_finite(self, probability, "probability")
@@ -309,7 +315,9 @@ def loaded(task: str, name: str) -> Any:
     from transformers import pipeline
 
     try:
-        return pipeline(task, model=cached_or_online(name))
+        source = cached_or_online(name)
+        with loading_model():
+            return pipeline(task, model=source)
     except Exception as error:  # the libraries raise anything for a damaged file
         what = _ROLES[task]
         raise ModelError(f"cannot load the {what} {name!r}: {first_line(error)}") from None

@@ -1,0 +1,1 @@
+"""The models of a server: their rules, and when they are loaded and unloaded."""

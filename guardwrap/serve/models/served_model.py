@@ -1,0 +1,168 @@
+"""A loaded model that reads requests and serves them, with everything that only its own requests use."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+
+from guardwrap.environment.transformers_internals import tokenizer_lock
+from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.messages.templates import family_of, writes_parts
+from guardwrap.pipelines.media import VisionCall
+from guardwrap.pipelines.prepare import require_context
+from guardwrap.pipelines.prompt_forms import what_is_wrong
+from guardwrap.proposals import Masked, Prompt, Twisted
+from guardwrap.serve.error_responses import ErrorResponse, bad
+from guardwrap.serve.models.model_policy import adapters_of
+from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, texts_of_ids
+from guardwrap.serve.request_policy import RequestPolicy
+from guardwrap.session.local_session import LocalSession
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+
+__all__ = ["Parse", "ServedModel", "patiently"]
+
+REST, MOST_REST = 4, 2.0
+"""After parsing a long request, its thread sleeps ``REST`` times the parsing time, at most ``MOST_REST`` seconds."""
+
+Parse = Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest]
+"""Validates the JSON object of a request."""
+
+_OF_THE_PROMPT = ("tools", "tokenizer_encode_kwargs", "add_special_tokens")
+"""Options of a request that change the tokens of its prompts."""
+
+
+def _parses(tokenizer: Any) -> Literal["never", "tools", "always"]:
+    """Return when answers to chats are parsed into messages."""
+    if writes_parts(tokenizer):
+        return "always"
+    return "never" if family_of(tokenizer) is None else "tools"
+
+
+def patiently(work: Callable[[], Any]) -> Any:
+    """Return the result of parsing a long request, after a pause.
+
+    Parsing holds the GIL, so the pause leaves the batch time during a flood of long requests.
+    """
+    began = time.monotonic()
+    try:
+        return work()
+    finally:
+        time.sleep(min(REST * (time.monotonic() - began), MOST_REST))
+
+
+class ServedModel:
+    """A model while it is loaded. It shares nothing that changes with other models.
+
+    Parameters
+    ----------
+    guarded
+        Generates the texts.
+    policy
+        Names and limits that apply to requests.
+    """
+
+    def __init__(self, guarded: GuardedGenerator, policy: RequestPolicy) -> None:
+        if not isinstance(guarded.session, LocalSession):
+            raise UsageError("a server needs a local model, not an endpoint; give a Hub id, a folder or a pipeline")
+        self.guarded, self.session = guarded, guarded.session
+        images = issubclass(self.session.call_class, VisionCall)
+        self.policy = dataclasses.replace(policy, parses=_parses(self.session.tokenizer), images=images)
+        self.session.model_name = policy.models[0]  # in telemetry: clients know the model by this name
+        self._adapters = self._loaded()
+        # Parsing does not use the threads that the wrapper needs. A long prompt takes seconds, so long requests share
+        # one thread with its own copy of the tokenizer: they delay only each other.
+        self._readers = ThreadPoolExecutor(2, "guardwrap-reading")
+        self._patient = ThreadPoolExecutor(1, "guardwrap-reading-long")
+        self._own = copy.copy(self.session.pipe)
+        self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
+        if self.session.call_class.causal:  # built now, so that the first masked request does not delay the others
+            self.session.stable_prefix(self.session.call_class.read(self.session.pipe, {})).vocabulary  # noqa: B018
+
+    def _loaded(self) -> dict[Any, Any]:
+        """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
+        from guardwrap.session.resolve import adapter_of
+
+        return {adapter: adapter_of(self.session.pipe, adapter) for adapter in adapters_of(self.policy)}
+
+    def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
+        """Return the arguments of ``astream`` for a request, with loaded adapters."""
+        adapter = parsed_request.options["adapter"]
+        return {**parsed_request.options, "adapter": self._adapters.get(adapter, adapter)}
+
+    async def read(self, fields: dict[str, Any], parse: Parse, *, long: bool) -> tuple[ParsedRequest, int]:
+        """Validate a request and count its prompt tokens in a thread, so that it blocks neither event loop nor batch.
+
+        Parameters
+        ----------
+        fields
+            The JSON object of the request.
+        parse
+            Validates it.
+        long
+            Whether it is so long that short requests should not wait for it.
+
+        Raises
+        ------
+        ErrorResponse
+            If the request is invalid, or does not fit into the model's context.
+        PromptError
+            If a prompt alone does not fit into it.
+        """
+        pipe, readers = (self._own, self._patient) if long else (self.session.pipe, self._readers)
+
+        def read() -> tuple[ParsedRequest, int]:
+            if by_ids := has_token_ids(fields):
+                with tokenizer_lock(pipe.tokenizer):
+                    fields["prompt"] = texts_of_ids(fields["prompt"], pipe.tokenizer)
+            request = parse(fields, self.policy)
+            if by_ids:
+                request.options["add_special_tokens"] = False  # the ids are the whole prompt
+            try:
+                shown = {name: request.options[name] for name in _OF_THE_PROMPT if name in request.options}
+                lengths = self._lengths(request.prompts, pipe, shown)
+                return self._fitting(request, lengths, pipe, shown), sum(lengths)
+            except (GuardwrapError, ErrorResponse):
+                raise
+            except Exception as error:  # the code of a chat template may raise anything
+                raise bad(request.prompt_field, what_is_wrong(request.prompts, error)) from None
+
+        work = (lambda: patiently(read)) if long else read
+        return await asyncio.get_running_loop().run_in_executor(readers, work)
+
+    def _lengths(self, prompts: Sequence[Any], pipe: Any, shown: Mapping[str, Any]) -> list[int]:
+        """Return the number of tokens of each prompt, as the model reads it; ``shown`` holds tools and the like."""
+        session = self.session
+        call = session.call_class.read(pipe, shown)
+        lengths = []
+        for prompt in session.call_class.read_prompts(prompts).prompts:
+            lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
+            require_context(session.model, lengths[-1])
+        return lengths
+
+    def _fitting(
+        self, request: ParsedRequest, lengths: Sequence[int], pipe: Any, shown: Mapping[str, Any]
+    ) -> ParsedRequest:
+        """Return the request with a ``max_new_tokens`` that fits into the context, or reject the one that it sets.
+
+        The proposal's prompts must fit as well. Some models fail beyond their context, and with them the whole batch.
+        """
+        context = getattr(self.guarded.model.config.get_text_config(), "max_position_embeddings", None)
+        if context is None:
+            return request
+        proposal = request.options["proposal"]
+        proposal = proposal.proposal if isinstance(proposal, Masked | Twisted) else proposal
+        proposed = [proposal.apply(prompt) for prompt in request.prompts] if isinstance(proposal, Prompt) else []
+        longest, wanted = max([*lengths, *self._lengths(proposed, pipe, shown)]), request.options["max_new_tokens"]
+        if longest + wanted <= context:
+            return request
+        if request.length_field is not None:
+            problem = f"{longest} prompt tokens and {wanted} new ones exceed the model's context of {context}; lower it"
+            raise bad(request.length_field, f"{problem}, or shorten the prompt", code="context_length_exceeded")
+        return dataclasses.replace(request, options={**request.options, "max_new_tokens": max(1, context - longest)})

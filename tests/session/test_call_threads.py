@@ -1,0 +1,70 @@
+"""Each wrapper works for its calls in its own threads, so that a slow call of one wrapper delays no other wrapper."""
+
+import asyncio
+import gc
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from guardwrap import GuardedGenerator, Keyword, Twisted
+from guardwrap.session.call_threads import CallThreads
+from guardwrap.session.job import Job
+from guardwrap.testing import llama_world
+
+SECONDS = 20.0
+RULE = Keyword("ab", whole_words=False)
+
+
+def both(monkeypatch: pytest.MonkeyPatch, first: GuardedGenerator, second: GuardedGenerator) -> tuple[bool, bool]:
+    """Call two wrappers while the first one's twist does not end to learn; return whether each call has ended."""
+    begun, released, learn = threading.Event(), threading.Event(), Job._learned
+
+    def slowly(self: Any, *args: Any) -> Any:
+        if self.model is first.model:
+            begun.set()
+            released.wait(SECONDS)
+        return learn(self, *args)
+
+    monkeypatch.setattr(Job, "_learned", slowly)
+
+    async def run() -> tuple[bool, bool]:
+        slow = asyncio.create_task(first.arun(["a"], seed=1))
+        await asyncio.to_thread(begun.wait, SECONDS)
+        quick = asyncio.create_task(second.arun(["a"], seed=1))
+        await asyncio.wait({quick}, timeout=3)
+        ended = slow.done(), quick.done()
+        released.set()
+        await asyncio.gather(slow, quick)
+        return ended
+
+    return asyncio.run(run())
+
+
+def test_a_wrapper_that_learns_delays_no_other_one(monkeypatch):
+    first, second = (GuardedGenerator(llama_world(seed).pipeline(), RULE, proposal=Twisted()) for seed in (0, 1))
+    assert both(monkeypatch, first, second) == (False, True)
+
+
+def test_negative_control_one_thread_for_both(monkeypatch):
+    first, second = (GuardedGenerator(llama_world(seed).pipeline(), RULE, proposal=Twisted()) for seed in (0, 1))
+    second.session.threads = first.session.threads
+    assert both(monkeypatch, first, second) == (False, False)
+
+
+def test_the_threads_end_with_the_wrapper_and_are_not_copied():
+    async def names(threads: CallThreads) -> list[str]:
+        work = lambda: threading.current_thread().name  # noqa: E731
+        return [await threads.run(work), await threads.learn(work, None)]
+
+    threads = CallThreads()
+    copied = pickle.loads(pickle.dumps(threads))
+    assert [name.rpartition("_")[0] for name in asyncio.run(names(threads))] == ["guardwrap-call", "guardwrap-learner"]
+    running = [thread for thread in threading.enumerate() if thread.name.startswith(("guardwrap-call", "guardwrap-l"))]
+    assert len(running) >= 2
+    del threads, copied
+    gc.collect()
+    for thread in running:
+        thread.join(SECONDS)
+    assert not any(thread.is_alive() for thread in running)
