@@ -16,7 +16,7 @@ from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 from guardwrap.scheduling.rejected_attempt import OnRejected
 
-__all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
+__all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "PassOn", "Prepared", "Request", "SettledPrefix", "Weigh"]
 
 
 class Prepared(Protocol):
@@ -46,6 +46,19 @@ OnOutcome = Callable[[int, Outcome], None]
 """Called with the number of a prompt and its outcome."""
 OnEnd = Callable[["Request", Outcome], None]
 """Called with a request and its outcome."""
+PassOn = Callable[["Request", int, str, bool], None]
+"""Called with a request, the index of a text among its texts, the next piece of that text, and whether it is the last
+one, which may be empty."""
+
+
+class SettledPrefix(Protocol):
+    """Says of the beginning of an attempt, which a watch has judged, whether it will be accepted."""
+
+    def settled(self, grown: Any, /) -> str | None:
+        """Return the text so far if each continuation of it satisfies the constraint; None if that is not known."""
+
+    def undecided(self, grown: Any, /) -> str | None:
+        """Return the title of the first part of the constraint that is undecided; None if that is not known."""
 
 
 class Weigh(Protocol):
@@ -117,6 +130,13 @@ class Request:
     on_end
         Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it
         may still be running.
+    pass_on
+        Called with the pieces of each text in the scheduler's thread: while it is drawn, as soon as it is certain to be
+        accepted, or all at once when it is. None if the call does not stream.
+    settled
+        Determines which attempts are certain to be accepted; None if that is not known before they are complete.
+    whole_because
+        With ``settled=None``, the reason, in words.
     """
 
     prompt: Prepared
@@ -138,6 +158,9 @@ class Request:
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None
+    pass_on: PassOn | None = None
+    settled: SettledPrefix | None = None
+    whole_because: str = "the backend gives whole texts"
 
     @property
     def number(self) -> int:
