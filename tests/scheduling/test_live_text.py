@@ -393,3 +393,29 @@ def test_requests_that_do_not_stream_have_their_own_watch() -> None:
     state = RequestState(replace(request, watch=None), "table")
     assert state.live is None
     assert state.launch(0).watch is None
+
+
+MUG = [{"role": "user", "content": "Write two sentences about a coffee mug, with an emoji."}]
+
+
+@pytest.mark.parametrize("rule", [Length(min=0), Keyword("mug"), ~Regex("mugg")])
+def test_the_embedded_model(rule: Constraint) -> None:
+    guarded = GuardedGenerator("local", rule)
+    pieces: dict[tuple[int, int], list[str]] = defaultdict(list)
+    options: dict[str, Any] = {"max_new_tokens": 40, "num_return_sequences": 2, "top_k": 0, "temperature": 1.2}
+    on_piece = lambda at, number, text: pieces[at, number].append(text)  # noqa: E731
+    (outcome,) = guarded.stream([MUG], on_piece=on_piece, seed=5, **options)
+    assert ["".join(pieces[0, number]) for number in range(2)] == list(outcome.texts)
+    assert outcome.texts == guarded.run(MUG, seed=5, **options)[0].texts
+    live = rule.verdict("mug ") is Verdict.SATISFIED
+    assert (len(pieces[0, 0]) > 3) == live
+    assert outcome.report.notes[-1].startswith("streamed")
+
+
+def test_an_answer_that_is_parsed_into_a_message_comes_as_a_whole() -> None:
+    guarded = GuardedGenerator("local", Length(min=0))
+    pieces: list[str] = []
+    options: dict[str, Any] = {"max_new_tokens": 20, "parse_messages": True, "seed": 1}
+    (outcome,) = guarded.stream([MUG], on_piece=lambda *piece: pieces.append(piece[2]), **options)
+    assert pieces == list(outcome.texts)
+    assert any("parsed into a message" in note and "streamed as a whole" in note for note in outcome.report.notes)
