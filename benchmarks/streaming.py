@@ -19,7 +19,7 @@ from guardwrap import Constraint, Finished, GuardedGenerator, Keyword, Length
 CHAT = [{"role": "user", "content": "Write a short story about a coffee mug."}]
 RULES: dict[str, Constraint] = {
     "no rule": Length(min=0),
-    'the word "morning"': Keyword("morning"),
+    'the word "mug"': Keyword("mug"),
     "ends by itself": Finished(),
 }
 
