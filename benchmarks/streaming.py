@@ -2,7 +2,7 @@
 
     python benchmarks/streaming.py
 
-draws one text at a time of the embedded model, with no rule, with a keyword, and with a rule that is decided only at
+draws one text at a time of the embedded model, with no rule, with a keyword, and with a ban, which is decided only at
 the end of a text. With the same seeds it draws the texts again without streaming, and compares texts and seconds.
 """
 
@@ -11,16 +11,17 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from guardwrap import Constraint, Finished, GuardedGenerator, Keyword, Length
+from guardwrap import Constraint, GuardedGenerator, Keyword, Length
 
 CHAT = [{"role": "user", "content": "Write a short story about a coffee mug."}]
 RULES: dict[str, Constraint] = {
     "no rule": Length(min=0),
     'the word "mug"': Keyword("mug"),
-    "ends by itself": Finished(),
+    'no word "tea"': ~Keyword("tea"),
 }
 
 
@@ -36,7 +37,7 @@ def measured(guarded: GuardedGenerator, rule: Constraint, seeds: range, tokens: 
             pieces.append(text)  # noqa: B023  # called in this iteration only
 
         began = time.perf_counter()
-        options = {"constraints": rule, "seed": seed, "max_new_tokens": tokens}
+        options: dict[str, Any] = {"constraints": rule, "seed": seed, "max_new_tokens": tokens}
         (outcome,) = guarded.stream([CHAT], on_piece=on_piece, **options)
         whole.append(time.perf_counter() - began)
         first.append(moments[0] - began)
