@@ -23,6 +23,7 @@ from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
+from guardwrap.scheduling.live_text import OnPiece, passing
 from guardwrap.scheduling.rejected_attempt import OnRejected
 from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session.base_session import SessionConfig
@@ -226,8 +227,8 @@ class GuardedGenerator(PipelineLike):
             ``constraint_each``
             gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler.
             ``fields`` fills the placeholders of constraint files: a mapping, or a list with one for each prompt. A
-            ``streamer`` (TextStreamer) receives the whole text once it has been accepted. All other options go to the
-            pipeline.
+            ``streamer`` (TextStreamer) receives the text while it is drawn, once it is certain to be accepted, or as a
+            whole. All other options go to the pipeline.
 
         Returns
         -------
@@ -248,6 +249,7 @@ class GuardedGenerator(PipelineLike):
             inputs = self._session.call_class.read_prompts(prompts)
             streamer.require_one(inputs.single)
             given, job = self._job(inputs.prompts, options, span)
+            job = dataclasses.replace(job, pass_on=streamer.pass_on)
             if inputs.lazy:
                 return span.following(self._delivery.records(given, job))
             outcomes, records = self._delivery.collected(given, job, render=True)
@@ -277,6 +279,7 @@ class GuardedGenerator(PipelineLike):
         first: int = 0,
         on_outcome: OnOutcome | None = None,
         on_rejected: OnRejected | None = None,
+        on_piece: OnPiece | None = None,
         **options: Any,
     ) -> Iterator[Outcome]:
         """Generate lazily, and yield outcomes in the order of the prompts. Prompts are consumed as needed.
@@ -292,12 +295,16 @@ class GuardedGenerator(PipelineLike):
             Called with a prompt's number and its outcome as soon as it ends, even if earlier prompts are still running.
         on_rejected
             Called with a ``RejectedAttempt`` for each attempt that violates the constraint, text included.
+        on_piece
+            Called with a prompt's number, the index of one of its texts, and the next piece of that text. The pieces of
+            a text add up to it. They come while the text is drawn, as soon as it is certain to be accepted, or in one
+            piece when it is accepted; the report says which. A fallback has no pieces.
         """
         with call_span(self._session, prompts, options) as span:
             inputs = self._session.call_class.read_prompts(prompts).prompts
             require_whole("first", first, 0)
             inputs, job = self._job(inputs, options, span)
-            job = dataclasses.replace(job, on_rejected=on_rejected)
+            job = dataclasses.replace(job, on_rejected=on_rejected, pass_on=passing(on_piece))
             served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
             return span.following(outcome for _, outcome in served)
 
@@ -306,7 +313,13 @@ class GuardedGenerator(PipelineLike):
         return [outcome async for outcome in self.astream(prompts, **options)]
 
     async def astream(
-        self, prompts: Any = None, *, on_text: OnText | None = None, on_busy: OnBusy | None = None, **options: Any
+        self,
+        prompts: Any = None,
+        *,
+        on_text: OnText | None = None,
+        on_piece: OnPiece | None = None,
+        on_busy: OnBusy | None = None,
+        **options: Any,
     ) -> AsyncGenerator[Outcome, None]:
         """Generate like ``arun``, and yield outcomes one by one, in the order of the prompts.
 
@@ -320,6 +333,9 @@ class GuardedGenerator(PipelineLike):
         on_text
             Called with a prompt's number and the ``Draw`` of each text as soon as it is accepted, before the prompt's
             other texts are complete. It runs in the batch's thread and must return quickly.
+        on_piece
+            Called with the pieces of each text, as in ``stream``, all of them before ``on_text``. It runs in the
+            batch's thread and must return quickly.
         on_busy
             Called with True when the call joins the batch, and with False once nothing more is computed for it (after
             a cancellation: at the end of the running step). It may run in any thread.
@@ -338,7 +354,7 @@ class GuardedGenerator(PipelineLike):
             given, job = inputs.prompts, await threads.run(partial(self._read, options))
             if is_unchosen(job):
                 given, job = await threads.learn(partial(with_choice, self._session, given, options, job), on_busy)
-            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span)
+            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span, pass_on=passing(on_piece))
             async with aclosing(job.aserved(await job.arequests(given))) as served:
                 async for prompt, constraint, outcome in served:
                     yield await threads.run(partial(self._delivery.completed, job, prompt, constraint, outcome))
@@ -443,6 +459,7 @@ class GuardedGenerator(PipelineLike):
         """
         with streaming(options) as streamer, call_span(self._session, inputs, options) as span:
             job, prompts, begins = self._session.tensor_job(inputs, options)
+            job = dataclasses.replace(job, pass_on=streamer.pass_on)
             served = list(job.served(job.requests_of(prompts)))
             outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
             raise_if_short("raise", outcomes, self._session.call_class.sampling)

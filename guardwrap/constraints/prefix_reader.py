@@ -40,12 +40,15 @@ class ReadPrefix:
         Title of the first part that no continuation can satisfy, or None.
     place
         Where in the text that part is violated, without generated text; None if that is not known.
+    undecided
+        Title of the first part whose verdict is not SATISFIED; None if every continuation satisfies all parts.
     """
 
     text: str
     monitors: tuple[tuple[Monitor, int], ...]
     blame: str | None = None
     place: str | None = None
+    undecided: str | None = None
 
 
 class PrefixReader:
@@ -71,13 +74,16 @@ class PrefixReader:
         self._late: Counter[int] = Counter()
         self._masks_late: Counter[int] = Counter()
         self._parts = constraint.parts
-        self.start: ReadPrefix = ReadPrefix("", tuple((part.monitor(), 0) for part in constraint.parts))
+        self.start: ReadPrefix = self._begun(tuple((part.monitor(), 0) for part in constraint.parts))
 
     def after(self, context: Context) -> PrefixReader:
         """Return a reader of texts that follow a prompt. Both readers drop the parts that are too slow for either."""
         reader = copy.copy(self)
-        reader.start = ReadPrefix("", tuple((part.monitor_in(context), 0) for part in self._parts))
+        reader.start = self._begun(tuple((part.monitor_in(context), 0) for part in self._parts))
         return reader
+
+    def _begun(self, monitors: tuple[tuple[Monitor, int], ...]) -> ReadPrefix:
+        return ReadPrefix("", monitors, undecided=self._parts[0].title)
 
     def read(self, before: ReadPrefix, text: str) -> ReadPrefix:
         """Read the rest of a text, part of which has been read.
@@ -92,6 +98,7 @@ class PrefixReader:
         before = before if text.startswith(before.text) else self.start
         monitors, blame, place = list(before.monitors), None, None
         took: dict[int, float] = {}
+        satisfied: set[int] = set()
         with time_limit(VERDICT_SECONDS) as clock:
             for number, part in enumerate(self._parts):
                 if number in self.slow:
@@ -102,6 +109,8 @@ class PrefixReader:
                 took[number] = left - (clock.end - now())
                 if read is not None:
                     monitors[number] = (read, len(text))
+                if verdict is Verdict.SATISFIED:
+                    satisfied.add(number)
                 if verdict is Verdict.VIOLATED:
                     blame, place = part.title, getattr(read, "violated_at", None)
                     break
@@ -113,7 +122,8 @@ class PrefixReader:
             self._late[slowest] += 1
             if self._late[slowest] > PATIENCE and self._late[slowest] * RARELY > self._asked:
                 self.slow.add(slowest)
-        return ReadPrefix(text, tuple(monitors), blame, place)
+        undecided = next((part.title for number, part in enumerate(self._parts) if number not in satisfied), None)
+        return ReadPrefix(text, tuple(monitors), blame, place, undecided)
 
     def monitor(self, before: ReadPrefix) -> Monitor:
         """Return one monitor for all parts that are not in ``slow``, after the text that has been read.

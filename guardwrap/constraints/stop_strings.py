@@ -16,7 +16,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 
-__all__ = ["StopAt", "cut", "stopped"]
+__all__ = ["GrowingCut", "StopAt", "cut", "stopped"]
 
 
 def _end(text: str, stops: Sequence[str]) -> int | None:
@@ -36,6 +36,34 @@ def cut(text: str, stops: Sequence[str]) -> str:
         Non-empty stop strings.
     """
     return text[: _end(text, stops)]
+
+
+@dataclass
+class GrowingCut:
+    """A text that grows, cut at its first stop string: what of it is certain to remain.
+
+    Parameters
+    ----------
+    stops
+        Non-empty stop strings.
+    text
+        The text so far.
+    settled
+        Number of its characters that are certain to remain.
+    """
+
+    stops: tuple[str, ...]
+    text: str = ""
+    settled: int = 0
+
+    def read(self, piece: str) -> str:
+        """Add a piece, and return the characters that have become certain to remain."""
+        self.text += piece
+        end = _end(self.text, self.stops)
+        if end is None:
+            end = len(self.text) - (begun_length(self.text, self.stops) if self.stops else 0)
+        before, self.settled = self.settled, end
+        return self.text[before:end]
 
 
 @dataclass(frozen=True)

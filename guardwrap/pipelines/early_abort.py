@@ -174,6 +174,16 @@ class PrefixWatch:
         """Return where in the text the part that no continuation can satisfy is violated; None if not known."""
         return self._places.get(tuple(token_ids))
 
+    def settled(self, token_ids: Sequence[int]) -> str | None:
+        """Return the text of judged tokens if each continuation satisfies the constraint; None if not, or not known."""
+        reading = self._readings.get(tuple(token_ids))
+        return reading.text if reading is not None and reading.undecided is None else None
+
+    def undecided(self, token_ids: Sequence[int]) -> str | None:
+        """Return the title of the first part that judged tokens leave open; None if there is none, or not known."""
+        reading = self._readings.get(tuple(token_ids))
+        return None if reading is None else reading.undecided
+
     def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate of the next token whether no text with it can satisfy the constraint."""
         ids = tuple(token_ids)

@@ -80,6 +80,9 @@ class Sampler(NamedTuple):
         of them can satisfy the constraint.
     goal
         What it aims at.
+    takes_all
+        Whether every attempt that satisfies the constraint is returned. Only then may a text be streamed while it is
+        drawn.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Sampler(NamedTuple):
     skips: bool = False
     records: bool = False
     goal: Goal = Goal()
+    takes_all: bool = False
 
 
 def checked_weight(attempt: Attempt) -> float:

@@ -16,7 +16,18 @@ from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 
-__all__ = ["DrawOf", "FollowUp", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
+__all__ = [
+    "DrawOf",
+    "FollowUp",
+    "OnEnd",
+    "OnOutcome",
+    "OnText",
+    "PassOn",
+    "Prepared",
+    "Request",
+    "SettledPrefix",
+    "Weigh",
+]
 
 
 class Prepared(Protocol):
@@ -48,6 +59,19 @@ OnEnd = Callable[["Request", Outcome], None]
 """Called with a request and its outcome."""
 FollowUp = Callable[["Request", Outcome, RejectedAttempt], "Request | None"]
 """Makes the request that draws the missing texts of one that ended, given its outcome and its last rejected attempt."""
+PassOn = Callable[["Request", int, str, bool], None]
+"""Called with a request, the index of a text among its texts, the next piece of that text, and whether it is the last
+one, which may be empty."""
+
+
+class SettledPrefix(Protocol):
+    """Says of the beginning of an attempt, which a watch has judged, whether it will be accepted."""
+
+    def settled(self, grown: Any, /) -> str | None:
+        """Return the text so far if each continuation of it satisfies the constraint; None if that is not known."""
+
+    def undecided(self, grown: Any, /) -> str | None:
+        """Return the title of the first part of the constraint that is undecided; None if that is not known."""
 
 
 class Weigh(Protocol):
@@ -123,6 +147,13 @@ class Request:
         Makes the request that draws the missing texts if this one's budget ends; None for no such request.
     earlier
         The request that this one follows up, and its outcome; None for a request of a caller.
+    pass_on
+        Called with the pieces of each text in the scheduler's thread: while it is drawn, as soon as it is certain to be
+        accepted, or all at once when it is. None if the call does not stream.
+    settled
+        Determines which attempts are certain to be accepted; None if that is not known before they are complete.
+    whole_because
+        With ``settled=None``, the reason, in words.
     """
 
     prompt: Prepared
@@ -146,6 +177,9 @@ class Request:
     on_rejected: OnRejected | None = None
     follow_up: FollowUp | None = None
     earlier: tuple[Request, Outcome] | None = None
+    pass_on: PassOn | None = None
+    settled: SettledPrefix | None = None
+    whole_because: str = "the backend gives whole texts"
 
     @property
     def first(self) -> Request:

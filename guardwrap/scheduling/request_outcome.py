@@ -167,6 +167,8 @@ def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, ask
     rounding = request.weigh.note if asked and request.weigh is not None else None
     if rounding is not None:
         yield rounding
+    if state.live is not None:
+        yield from state.live.notes()
     if state.skipped:
         yield _SKIPS.format(state.skipped, state.attempts)
     if state.ended == "impossible":

@@ -9,7 +9,7 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.checking import Judgement
@@ -17,6 +17,7 @@ from guardwrap.outcomes import SAMPLER, Draw
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
+from guardwrap.scheduling.live_text import LiveText
 from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 from guardwrap.scheduling.request import Request
@@ -95,8 +96,10 @@ class RequestState:
     allowance: StepAllowance = field(default_factory=StepAllowance)
     inquiry: Inquiry = field(default_factory=Inquiry)
     slow: bool = False  # a judgement exceeded the allowance of a step, so the next ones are made in threads
+    live: LiveText | None = None  # None if the request does not stream
 
     def __post_init__(self) -> None:
+        self.live = None if self.request.pass_on is None else LiveText(self.request, self.request.pass_on)
         itself = self.request.mask is None and self.request.twist is None
         if self.request.lookahead is not None and self.request.sampler.skips and itself:
             self.rounds = Rounds()
@@ -138,6 +141,12 @@ class RequestState:
         """Number of texts requested; for a request that follows up another one, those that the other one lacks."""
         earlier = self.request.earlier
         return self.request.prompt.law.count if earlier is None else earlier[1].report.missing
+
+    @property
+    def texts(self) -> int:
+        """Number of texts accepted so far, those of the request that this one follows up among them."""
+        earlier = self.request.earlier
+        return len(self.accepted) + (0 if earlier is None else earlier[1].report.accepted)
 
     @property
     def under_way(self) -> int:
@@ -209,19 +218,30 @@ class RequestState:
         """Return the launch of this request's attempt with the given number."""
         request = self.request
         narrowed = None if self.rounds is None else self.rounds.narrowed
+        watch = None if request.watch is None else allowed_watch(request.watch, self.allowance)
+        if watch is not None and self.live is not None:
+            watch = self.live.watch(watch, partial(self._next_text, attempt))
         return Launch(
             request.prompt.law,
             request.seed,
             request.number,
             attempt,
             self.deadline,
-            None if request.watch is None else allowed_watch(request.watch, self.allowance),
+            watch,
             request,
             None if request.mask is None else AllowedMask(request.mask, self.allowance),
             narrowed,
             0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.log_live),
             request.twist,
         )
+
+    def _next_text(self, attempt: int) -> int | None:
+        """Return the index of the text that a running attempt becomes if it satisfies the constraint.
+
+        None unless all attempts launched before it are decided: one of them could still become that text, or end the
+        request.
+        """
+        return self.texts if self.ended is None and attempt == self.decided < self.launched else None
 
     @property
     def round_is_over(self) -> bool:
@@ -347,6 +367,8 @@ class RequestState:
         self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
         if text is not None:
+            if self.live is not None:
+                self.live.accept(self.texts, text)
             self.accepted.append(text)
             if self.request.on_text is not None:
                 self.request.on_text(self.request.prompt.number, text)
@@ -367,6 +389,8 @@ class RequestState:
     def _reject(self, judged: JudgedAttempt) -> None:
         """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""
         blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
+        if self.live is not None:
+            self.live.require_nothing_sent(blame)
         self.rejections[blame] += 1
         if place is not None:
             self.places.setdefault(blame, Counter())[place] += 1

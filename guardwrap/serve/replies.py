@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from guardwrap.constraints.stop_strings import cut
+from guardwrap.constraints.stop_strings import GrowingCut, cut
 from guardwrap.messages.answer_message import answer_message, finish_reason
 from guardwrap.outcomes import MANY_CUT_OFF, Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
@@ -89,6 +89,7 @@ class Reply:
     chat: bool = True
     ident: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
+    _growing: dict[int, GrowingCut] = field(default_factory=dict, init=False, repr=False)
 
     done: ClassVar[bytes] = b"data: [DONE]\n\n"
     """The end of a stream without errors."""
@@ -113,8 +114,26 @@ class Reply:
         """Yield the chunks before the first text: none."""
         yield from ()
 
+    def piece(self, text: str, prompt: int, number: int) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of a piece of a text. What may become a stop string is held back.
+
+        Parameters
+        ----------
+        text
+            The piece.
+        prompt, number
+            Index of the prompt in the request, and of the text among those of its prompt.
+        """
+        index = prompt * self.request.n + number
+        if index not in self._growing:
+            self._growing[index] = GrowingCut(self.request.stops)
+            if self.chat:
+                yield self._begin(index)
+        if new := self._growing[index].read(text):
+            yield self._more(index, new)
+
     def text(self, draw: Draw, prompt: int, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of an accepted text.
+        """Yield the chunks of an accepted text, without the pieces that were sent before.
 
         Parameters
         ----------
@@ -124,10 +143,14 @@ class Reply:
             Index of the prompt in the request, and of the text among those of its prompt.
         """
         index = prompt * self.request.n + number
-        if not self.chat:
-            yield self._chunk(index, {"text": self._text(draw)}, None)
+        if (growing := self._growing.pop(index, None)) is not None:
+            if rest := self._text(draw)[growing.settled :]:
+                yield self._more(index, rest)
             return
-        yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
+        if not self.chat:
+            yield self._more(index, self._text(draw))
+            return
+        yield self._begin(index)
         message = self._message(draw)
         for name in ("reasoning_content", "content"):
             if message.get(name):
@@ -158,6 +181,12 @@ class Reply:
     def failed(self, refused: ErrorResponse) -> dict[str, Any]:
         """Return the last chunk of a stream that an error ends."""
         return refused.body()
+
+    def _begin(self, index: int) -> dict[str, Any]:
+        return self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
+
+    def _more(self, index: int, text: str) -> dict[str, Any]:
+        return self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, None)
 
     @property
     def _of_chunks(self) -> str:

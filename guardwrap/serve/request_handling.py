@@ -24,7 +24,18 @@ from guardwrap.serve.responses_reply import ResponsesReply
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["TICK", "Accepted", "AnyReply", "Gone", "Stream", "as_json", "served", "streamed", "unless_over"]
+__all__ = [
+    "TICK",
+    "Accepted",
+    "AnyReply",
+    "Gone",
+    "LivePiece",
+    "Stream",
+    "as_json",
+    "served",
+    "streamed",
+    "unless_over",
+]
 
 _Result = TypeVar("_Result")
 
@@ -61,6 +72,25 @@ class Accepted(NamedTuple):
     draw: Draw
 
 
+class LivePiece(NamedTuple):
+    """The next piece of a text that is certain to be accepted.
+
+    Parameters
+    ----------
+    prompt, number
+        Index of the prompt in the request, and of the text among those of its prompt.
+    text
+        The piece.
+    """
+
+    prompt: int
+    number: int
+    text: str
+
+
+_Item = Accepted | LivePiece | Outcome
+
+
 async def unless_over(request: Request, shutdown: Shutdown, work: Coroutine[Any, Any, _Result]) -> _Result:
     """Return the result of work that a request waits for. The body must have been read.
 
@@ -90,8 +120,11 @@ class _Over(NamedTuple):
 
 async def served(
     guarded: GuardedGenerator, gate: Gate, request: Request, parsed_request: ParsedRequest, options: dict[str, Any]
-) -> AsyncGenerator[Accepted | Outcome | None, None]:
+) -> AsyncGenerator[_Item | None, None]:
     """Generate the texts of a request. Yield accepted texts and outcomes, and None after a ``TICK`` without either.
+
+    If the request streams, the pieces of each text come before the text. A slow client holds up nobody: pieces wait for
+    it in a queue, which the length of its texts bounds.
 
     Raises
     ------
@@ -102,7 +135,7 @@ async def served(
     GuardwrapError
         If ``GuardedGenerator.astream`` raises it.
     """
-    results: asyncio.Queue[Accepted | Outcome | _Over] = asyncio.Queue()
+    results: asyncio.Queue[_Item | _Over] = asyncio.Queue()
     loop, counts = asyncio.get_running_loop(), Counter[int]()
 
     def on_text(prompt: int, text: Draw) -> None:
@@ -110,6 +143,12 @@ async def served(
             loop.call_soon_threadsafe(results.put_nowait, Accepted(prompt, counts[prompt], text))
         counts[prompt] += 1
 
+    def on_piece(prompt: int, number: int, text: str) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(results.put_nowait, LivePiece(prompt, number, text))
+
+    # Messages are sent as their parser reads them, which is known at their end.
+    live = on_piece if parsed_request.stream and not parsed_request.options.get("parse_messages") else None
     computing, idle = [False], asyncio.Event()
 
     def on_busy(busy: bool) -> None:
@@ -122,7 +161,9 @@ async def served(
         try:
             async with gate.slot():
                 try:
-                    drawn = guarded.astream(parsed_request.prompts, on_text=on_text, on_busy=on_busy, **options)
+                    drawn = guarded.astream(
+                        parsed_request.prompts, on_text=on_text, on_piece=live, on_busy=on_busy, **options
+                    )
                     async with aclosing(drawn) as outcomes:
                         async for outcome in outcomes:
                             results.put_nowait(outcome)
@@ -135,19 +176,19 @@ async def served(
 
     drawing = asyncio.create_task(draw())
     disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.shutdown.over.wait())
-    next_item: asyncio.Task[Accepted | Outcome | _Over] | None = None
+    next_item: asyncio.Task[_Item | _Over] | None = None
     try:
         while True:
             next_item = next_item or asyncio.create_task(results.get())
             await asyncio.wait({next_item, disconnect, shutdown}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
+            if disconnect.done():  # looked at first: pieces may arrive faster than they can be sent
+                raise Gone
             if next_item.done():
                 item, next_item = next_item.result(), None
                 if isinstance(item, _Over):
                     await drawing
                     return
                 yield item
-            elif disconnect.done():
-                raise Gone
             elif shutdown.done():
                 raise closing()
             else:
@@ -160,17 +201,19 @@ async def served(
 
 
 async def streamed(
-    items: AsyncGenerator[Accepted | Outcome | None, None],
+    items: AsyncGenerator[_Item | None, None],
     reply: AnyReply,
     prompt_tokens: int,
     drawn: Callable[[Outcome], Outcome],
 ) -> AsyncGenerator[tuple[bytes, int], None]:
-    """Yield server-sent events, each text as soon as it is accepted, with the number of attempts to add to the log.
+    """Yield server-sent events, with the number of attempts to add to the log.
+
+    Each text is sent as soon as it is accepted, and the pieces of it that are certain before that.
 
     Parameters
     ----------
     items
-        Accepted texts and outcomes, from ``served``.
+        Pieces, accepted texts and outcomes, from ``served``.
     reply
         Makes the events.
     prompt_tokens
@@ -186,6 +229,8 @@ async def streamed(
             chunks: Iterator[dict[str, Any]] = iter(())
             if isinstance(item, Accepted):
                 chunks = reply.text(item.draw, item.prompt, item.number)
+            elif isinstance(item, LivePiece):
+                chunks = reply.piece(item.text, item.prompt, item.number)
             elif item is not None:
                 chunks = reply.ends(require_complete(drawn(item), reply.request), len(complete))
                 complete.append(item)

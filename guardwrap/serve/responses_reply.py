@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
+from guardwrap.constraints.stop_strings import GrowingCut
 from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.messages.answer_message import answer_message, finish_reason
 from guardwrap.outcomes import Draw, Outcome
@@ -44,6 +45,7 @@ class ResponsesReply:
     def __post_init__(self) -> None:
         self._numbers = count()
         self._output: list[dict[str, Any]] = []
+        self._growing: tuple[dict[str, Any], GrowingCut] | None = None  # the message that is being sent in pieces
 
     def whole(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
         """Return the complete response, for a request that does not stream.
@@ -63,8 +65,31 @@ class ResponsesReply:
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
+    def piece(self, text: str, prompt: int, number: int) -> Iterator[dict[str, Any]]:
+        """Yield the events of a piece of the text. What may become a stop string is held back."""
+        if self._growing is None:
+            item = _message("", "in_progress")
+            self._growing = item, GrowingCut(self.request.stops)
+            yield self._added(item, 0)
+            yield from self._part_begins(item["content"][0], _inside(item, 0))
+        item, growing = self._growing
+        if new := growing.read(text):
+            yield self._delta(item["content"][0], _inside(item, 0), new)
+
     def text(self, draw: Draw, prompt: int, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the events of the accepted text. ``prompt`` and ``number`` are 0, because it is the only one."""
+        """Yield the events of the accepted text, without the pieces that were sent before.
+
+        ``prompt`` and ``number`` are 0, because it is the only one.
+        """
+        if self._growing is not None:
+            (begun, growing), (item,) = self._growing, self._items(draw)
+            item["id"], part = begun["id"], item["content"][0]
+            if rest := part["text"][growing.settled :]:
+                yield self._delta(part, _inside(item, 0), rest)
+            yield from self._part_ends(part, _inside(item, 0))
+            yield self._event("response.output_item.done", output_index=0, item=item)
+            self._output.append(item)
+            return
         for index, item in enumerate(self._items(draw)):
             yield from self._item_events(item, index)
             self._output.append(item)
@@ -123,9 +148,7 @@ class ResponsesReply:
             content = [{"type": "reasoning_text", "text": thoughts}]
             items.append(_item("rs", "reasoning") | {"summary": [], "content": content, "encrypted_content": None})
         if message["content"] is not None:
-            part = {"type": "output_text", "text": message["content"], "annotations": [], "logprobs": []}
-            status = "incomplete" if self._is_cut_off(draw) else "completed"
-            items.append(_item("msg", "message", status) | {"role": "assistant", "content": [part]})
+            items.append(_message(message["content"], "incomplete" if self._is_cut_off(draw) else "completed"))
         calls = message.get("tool_calls", ())
         return items + [_item("fc", "function_call") | {"call_id": call["id"], **call["function"]} for call in calls]
 
@@ -134,22 +157,33 @@ class ResponsesReply:
 
     def _item_events(self, item: dict[str, Any], index: int) -> Iterator[dict[str, Any]]:
         """Yield the events of one output item: its beginning, its text, and its end."""
-        place = {"item_id": item["id"], "output_index": index}
-        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
-        begun = {**item, **empty, "status": "in_progress"}
-        yield self._event("response.output_item.added", output_index=index, item=begun)
+        yield self._added(item, index)
         if item["type"] == "function_call":
+            place = {"item_id": item["id"], "output_index": index}
             kind, arguments = "response.function_call_arguments", item["arguments"]
             yield self._event(f"{kind}.delta", **place, delta=arguments)
             yield self._event(f"{kind}.done", **place, name=item["name"], arguments=arguments)
         for content_index, part in enumerate(item.get("content", ())):
-            kind, text, inside = f"response.{part['type']}", part["text"], {**place, "content_index": content_index}
-            more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
-            yield self._event("response.content_part.added", **inside, part={**part, "text": ""})
-            yield self._event(f"{kind}.delta", **inside, delta=text, **more)
-            yield self._event(f"{kind}.done", **inside, text=text, **more)
-            yield self._event("response.content_part.done", **inside, part=part)
+            inside = _inside(item, index, content_index)
+            yield from self._part_begins(part, inside)
+            yield self._delta(part, inside, part["text"])
+            yield from self._part_ends(part, inside)
         yield self._event("response.output_item.done", output_index=index, item=item)
+
+    def _added(self, item: dict[str, Any], index: int) -> dict[str, Any]:
+        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        begun = {**item, **empty, "status": "in_progress"}
+        return self._event("response.output_item.added", output_index=index, item=begun)
+
+    def _part_begins(self, part: dict[str, Any], inside: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield self._event("response.content_part.added", **inside, part={**part, "text": ""})
+
+    def _delta(self, part: dict[str, Any], inside: dict[str, Any], text: str) -> dict[str, Any]:
+        return self._event(f"response.{part['type']}.delta", **inside, delta=text, **_logprobs(part))
+
+    def _part_ends(self, part: dict[str, Any], inside: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield self._event(f"response.{part['type']}.done", **inside, text=part["text"], **_logprobs(part))
+        yield self._event("response.content_part.done", **inside, part=part)
 
     def _usage(self, draw: Draw, prompt_tokens: int) -> dict[str, Any]:
         """Count the tokens of the prompt and of the returned text. The report counts those of all attempts."""
@@ -168,3 +202,17 @@ class ResponsesReply:
 
 def _item(prefix: str, kind: str, status: str = "completed") -> dict[str, Any]:
     return {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": status}
+
+
+def _message(text: str, status: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return _item("msg", "message", status) | {"role": "assistant", "content": [part]}
+
+
+def _inside(item: dict[str, Any], index: int, content_index: int = 0) -> dict[str, Any]:
+    """Return the fields that say where a part of an output item is."""
+    return {"item_id": item["id"], "output_index": index, "content_index": content_index}
+
+
+def _logprobs(part: dict[str, Any]) -> dict[str, Any]:
+    return {"logprobs": []} if part["type"] == "output_text" else {}

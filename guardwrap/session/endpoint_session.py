@@ -41,6 +41,7 @@ _SEEDS = (
     "Endpoint(repeats_seeds=True))"
 )
 _DEFAULTS = "top_k, min_p and repetition_penalty are the server's defaults, because of Endpoint(extra=False)"
+_WHOLE = "a server draws the texts, and may draw another one after a broken connection"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ class EndpointJob(Job):
             _require_parsed(asked, self.call)
             reader = PrefixReader(asked.constraint).after(self.call.context())
         watch, weigh = TextWatch(reader), self.weigh if weighed else None
-        return self._request(prompt, asked, notes=self.notes, watch=watch, locate=watch.place, weigh=weigh)
+        how = {"watch": watch, "locate": watch.place, "weigh": weigh, "whole_because": _WHOLE}
+        return self._request(prompt, asked, notes=self.notes, **how)
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
         """Render an outcome in the pipeline's format, with None for missing texts."""

@@ -30,7 +30,7 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
-from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
+from guardwrap.scheduling.request import OnEnd, OnText, PassOn, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
@@ -119,6 +119,8 @@ class Job:
         Called with a request and its outcome when it ends without an error.
     on_rejected
         Called with each attempt that violates its constraint.
+    pass_on
+        Called with the pieces of each text; None if the call does not stream.
     on_busy
         Called with True when the call joins the batch, and with False once nothing more is computed for it.
     """
@@ -146,6 +148,7 @@ class Job:
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None
+    pass_on: PassOn | None = None
     on_busy: OnBusy | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
@@ -214,7 +217,8 @@ class Job:
         requests = []
         for prompt, twist in zip(prompts, twists, strict=True):
             many = replace(prompt, law=replace(prompt.law, count=count))
-            plain = replace(self, twists=None, weigh=None, on_text=None, on_end=None, on_rejected=None)
+            nobody: dict[str, Any] = {"on_text": None, "on_end": None, "on_rejected": None, "pass_on": None}
+            plain = replace(self, twists=None, weigh=None, **nobody)
             requests.append(replace(plain.request(many, asked), sampler=weighing, twist=twist, lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
         spent = sum(map(len, attempts)), sum(outcome.report.usage.computed_tokens for outcome in outcomes)
@@ -253,7 +257,19 @@ class Job:
         twist = None if self.twists is None else self.twists.twist(prompt)
         notes += () if self.twists is None else self.twists.notes
         how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh, "twist": twist}
-        return self._request(prompt, asked, notes, **how)
+        why = self._whole_because(prompt)
+        live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
+        return self._request(prompt, asked, notes, **how, **live)
+
+    def _whole_because(self, prompt: PreparedPrompt) -> str | None:
+        """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""
+        if not self.causal:
+            return "transformers' own loop draws the texts"
+        if self.watches is None:
+            return "this tokenizer rewrites text that it has already decoded"
+        if prompt.regions is not None:
+            return "whether an answer can be parsed into a message is known at its end"
+        return None
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:
         """Make a request. ``how`` holds the fields that depend on where attempts come from."""
@@ -275,6 +291,7 @@ class Job:
             on_end=self.on_end,
             on_rejected=self.on_rejected,
             follow_up=partial(self._repair_turn, asked, 1) if repairs else None,
+            pass_on=self.pass_on,
             **how,
         )
 

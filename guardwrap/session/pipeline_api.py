@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,6 +16,7 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.errors import UsageError, nearest
 from guardwrap.outcomes import Outcome
+from guardwrap.scheduling.request import PassOn, Request
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 
@@ -110,7 +113,10 @@ def as_pipeline(guarded: Any) -> Pipeline:
 
 
 class StreamerAdapter:
-    """Passes the text of a call to its streamer once it has been accepted. Without a streamer it does nothing.
+    """Passes the text of a call to its streamer: while it is drawn, once it is certain to be accepted, or as a whole.
+
+    Without a streamer it does nothing. The streamer runs in a thread of its own until the text is complete, so that a
+    slow one does not hold up other calls in the batch.
 
     Parameters
     ----------
@@ -127,9 +133,44 @@ class StreamerAdapter:
         if not (streamer is None or isinstance(streamer, TextStreamer)):
             raise UsageError(
                 f"streamer={type(streamer).__name__}(...) is not a TextStreamer; pass one, and it receives the text "
-                "once that has been accepted"
+                "once that is certain to be accepted"
             )
         self._streamer: TextStreamer | None = streamer
+        self._sent = 0  # characters
+        self._pieces: SimpleQueue[str | None] = SimpleQueue()  # None at the end
+        self._speaker: threading.Thread | None = None
+        self._error: Exception | None = None  # raised by the streamer
+
+    @property
+    def pass_on(self) -> PassOn | None:
+        """The function that receives the pieces of a request's text; None without a streamer."""
+        return None if self._streamer is None else self._put
+
+    def _put(self, request: Request, number: int, text: str, ended: bool) -> None:
+        self.require_one(request.prompt.law.count == 1)
+        if ended or self._streamer is None:  # the rest of the text is streamed when the call is complete
+            return
+        if self._speaker is None:
+            if not self._streamer.skip_prompt:
+                prompt: Any = request.prompt
+                self._pieces.put(prompt.text)
+            self._speaker = threading.Thread(target=self._speak, args=(self._streamer,), daemon=True)
+            self._speaker.start()
+        self._sent += len(text)
+        self._pieces.put(text)
+
+    def _speak(self, streamer: TextStreamer) -> None:
+        try:
+            while (piece := self._pieces.get()) is not None:
+                streamer.on_finalized_text(piece)
+        except Exception as error:  # raised again in the caller's thread
+            self._error = error
+
+    def _wait(self) -> None:
+        """Wait until the streamer has received all pieces."""
+        if self._speaker is not None:
+            self._pieces.put(None)
+            self._speaker.join()
 
     def require_one(self, single: bool) -> None:
         """Raise UsageError if there is a streamer and more than one text."""
@@ -142,16 +183,20 @@ class StreamerAdapter:
         if streamer is None:
             return
         self.require_one(sum(outcome.report.requested for outcome in outcomes) == 1)
+        self._wait()
+        if self._error is not None:
+            raise self._error
         (outcome,) = outcomes
-        if outcome.draws and not streamer.skip_prompt:
+        if outcome.draws and not streamer.skip_prompt and self._speaker is None:
             streamer.on_finalized_text(outcome.draws[0].prompt)
         if outcome.texts:
-            streamer.on_finalized_text(outcome.texts[0], stream_end=True)
+            streamer.on_finalized_text(outcome.texts[0][self._sent :], stream_end=True)
         else:
             self.end()
 
     def end(self) -> None:
-        """End the stream without a text, so that a reader in another thread does not wait forever."""
+        """End the stream without the rest of a text, so that a reader in another thread does not wait forever."""
+        self._wait()
         streamer = self._streamer
         if isinstance(streamer, AsyncTextIteratorStreamer):
             streamer.loop.call_soon_threadsafe(streamer.text_queue.put_nowait, streamer.stop_signal)

@@ -3,9 +3,12 @@
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from guardwrap import JSONSchema, Keyword, Length, Regex, Verdict
-from guardwrap.constraints.stop_strings import StopAt, cut
+from guardwrap.constraints import stop_strings
+from guardwrap.constraints.stop_strings import GrowingCut, StopAt, cut
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint
 
@@ -83,3 +86,26 @@ def test_the_prompt_stays_whole():
     assert until.check([Draw("x", (), "ab\ncd")]) == [True]
     assert until.check([Draw("x", (), "ab\ncd", full="xab\ncd")]) == [True]
     assert until.check([Draw("x", (), "abc")]) == [False]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    pieces=st.lists(st.text("ab\n", max_size=4), max_size=8),
+    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3).map(tuple),
+)
+def test_what_is_certain_to_remain_of_a_growing_text_is_not_cut_later(
+    pieces: list[str], stops: tuple[str, ...]
+) -> None:
+    growing, whole = GrowingCut(stops), "".join(pieces)
+    said = "".join(map(growing.read, pieces))
+    assert cut(whole, stops).startswith(said)
+    assert growing.settled == len(said)
+    held = cut(whole, stops)[len(said) :]
+    assert not held or any(stop.startswith(held) for stop in stops)
+    assert said == whole or stops
+
+
+def test_negative_control_nothing_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert GrowingCut(("ab",)).read("ca") == "c"
+    monkeypatch.setattr(stop_strings, "begun_length", lambda text, stops: 0)
+    assert not cut("cab", ("ab",)).startswith(GrowingCut(("ab",)).read("ca"))

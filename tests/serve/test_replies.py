@@ -141,3 +141,22 @@ def test_settings_that_leave_only_white_space_are_named_too():
     assert "the budget of attempts is spent: top_k=50 leaves out all possible first" in caught.value.message
     _, _, named = caught.value.message.partition("in this request: ")
     assert named.startswith('"top_k": -1, "guardwrap": {"proposal": "masked"')
+
+
+def contents(chunks):
+    choices = [chunk["choices"][0] for chunk in chunks]
+    return [choice["delta"].get("content") if "delta" in choice else choice["text"] for choice in choices]
+
+
+def test_the_pieces_of_a_text_are_sent_and_then_its_rest():
+    made = reply(stops=("\nST",))
+    first, second = list(made.piece("t", 1, 1)), list(made.piece("wo\n", 1, 1))
+    assert [chunk["choices"][0]["delta"] for chunk in first] == [{"role": "assistant", "content": ""}, {"content": "t"}]
+    assert contents(second) == ["wo"]
+    assert contents(made.piece("ST", 1, 1)) == []
+    assert contents(made.text(DRAWS[1], 1, 1)) == []
+    assert {chunk["choices"][0]["index"] for chunk in first + second} == {3}
+    held_back = Draw("p", (1, 2, 3), "two\nS")
+    assert contents([*made.piece("two\nS", 0, 0), *made.text(held_back, 0, 0)]) == ["", "two", "\nS"]
+    plain = reply(chat=False)
+    assert contents([*plain.piece("on", 0, 0), *plain.piece("e", 0, 0), *plain.text(DRAWS[0], 0, 0)]) == ["on", "e"]

@@ -197,3 +197,93 @@ def test_what_raises_in_a_stream_ends_its_drawing_at_once():
         assert source.ag_frame is None
 
     asyncio.run(answered())
+
+
+FREE = {"model": "local", "prompt": "ab", "max_tokens": 40, "temperature": 3, "top_k": -1, "seed": 2, "stream": True}
+
+
+def asked(app, send, then_receive, body=FREE):
+    """Return a task that sends a request to an app, and what it receives later."""
+    given = iter([{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}])
+
+    async def receive():
+        message = next(given, None)
+        return await then_receive() if message is None else message
+
+    return asyncio.create_task(app(dict(SCOPE), receive, send))
+
+
+def pieces_in(sent):
+    lines = b"".join(sent).decode().split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    return [chunk["choices"][0]["text"] for chunk in chunks if "choices" in chunk and chunk["choices"][0]["text"]]
+
+
+def test_pieces_are_sent_while_a_text_is_drawn_and_a_disconnect_stops_it(app, monkeypatch):
+    reached, released, advance, steps = threading.Event(), threading.Event(), RefillBackend.advance, []
+
+    def stopping(self):
+        steps.append(1)
+        if len(steps) == 5:
+            reached.set()
+            released.wait(20)
+        return advance(self)
+
+    monkeypatch.setattr(RefillBackend, "advance", stopping)
+    gate, sent = app.state.service.shelf.slots[0].gate, []
+
+    async def run():
+        async def send(message):
+            sent.append(message.get("body", b""))
+
+        async def disconnect():
+            await asyncio.to_thread(reached.wait)
+            while len(pieces_in(sent)) < 4:
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+
+        request = asked(app, send, disconnect)
+        await asyncio.to_thread(reached.wait)
+        while len(pieces_in(sent)) < 4:
+            await asyncio.sleep(0.01)
+        assert not request.done()
+        released.set()
+        await asyncio.wait_for(request, 5)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert (gate.inside, gate.running) == (0, 0)
+    assert len(steps) < 30
+    assert b"[DONE]" not in b"".join(sent)
+
+
+def test_a_client_that_reads_slowly_holds_up_nobody(app):
+    """The first client reads nothing after its first piece until the text of the second is complete."""
+
+    async def run():
+        slow, fast, first, free = [], [], asyncio.Event(), asyncio.Event()
+
+        async def slowly(message):
+            slow.append(message.get("body", b""))
+            if pieces_in(slow):
+                first.set()
+                await free.wait()
+
+        async def send(message):
+            fast.append(message.get("body", b""))
+
+        async def never():
+            await asyncio.Event().wait()
+
+        waiting = asked(app, slowly, never)
+        await asyncio.wait_for(first.wait(), 10)
+        await asyncio.wait_for(asked(app, send, never), 10)
+        assert b"[DONE]" in fast[-2] + fast[-1]
+        assert not waiting.done()
+        while app.state.service.shelf.slots[0].gate.running:  # its text is drawn meanwhile
+            await asyncio.sleep(0.01)
+        free.set()
+        await asyncio.wait_for(waiting, 10)
+        assert "".join(pieces_in(slow)) == "".join(pieces_in(fast))
+        assert len(pieces_in(fast)) > 3
+
+    asyncio.run(run())

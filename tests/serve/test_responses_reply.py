@@ -16,7 +16,7 @@ from guardwrap.outcomes import Draw, Outcome, Report, Usage
 from guardwrap.serve import request_handling
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
-from guardwrap.serve.request_handling import Accepted, streamed
+from guardwrap.serve.request_handling import Accepted, LivePiece, streamed
 from guardwrap.serve.responses_reply import ResponsesReply
 from tests.serve.fixtures_agents import NAME, TOOL, running_server
 from tests.serve.fixtures_server import HAS_A, MASKED
@@ -424,3 +424,31 @@ def test_an_error_after_the_text_keeps_what_was_sent() -> None:
     last = json.loads(sent[sent.rindex('{"type": "response.failed"') :])
     assert [item["type"] for item in last["response"]["output"]] == ["message"]
     assert last["response"]["error"]["code"] == "max_attempts"
+
+
+def test_the_pieces_of_a_text_are_deltas_of_one_item() -> None:
+    pieces = [LivePiece(0, 0, piece) for piece in ("a se", "cret", "\nS")]
+    made = reply_of(stops=("\nSTART",))
+    draw = replace(DRAW, text="a secret\nS")
+    sent = wire(*pieces, Accepted(0, 0, draw), outcome_of(draw), reply=made)
+    events = [json.loads(line.removeprefix("data: ")) for line in sent.splitlines() if line.startswith("data: ")]
+    output_of(events)
+    assert [event["delta"] for event in events if event["type"].endswith("delta")] == ["a se", "cret", "\nS"]
+    (item,) = events[-1]["response"]["output"]
+    assert item["content"][0]["text"] == "a secret\nS"
+
+
+def test_pieces_of_a_real_server_are_standard_events(client: openai.OpenAI) -> None:
+    most = 0
+    for seed in range(6):
+        fields: Any = {"model": "tiny", "input": "ab", "max_output_tokens": 12, "extra_body": {"seed": seed, **HAS_A}}
+        events = [event.to_dict() for event in client.responses.create(stream=True, **fields)]
+        for event in events:
+            EVENTS.validate_python(event)
+        (item,) = output_of(events)
+        text = item["content"][0]["text"]
+        assert text == client.responses.create(**fields).output_text
+        deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        assert "".join(deltas) == text
+        most = max(most, len(deltas))
+    assert most > 2

@@ -75,7 +75,7 @@ def test_calls_side_by_side_get_the_texts_that_they_get_alone(server, client):
     assert asyncio.run(together()) == [alone(seed) for seed in range(3)]
 
 
-def test_a_stream_has_the_text_of_the_reply_in_one_piece(client):
+def test_a_stream_has_the_text_of_the_reply(client):
     whole = client.chat.completions.create(**ASKED, n=2, extra_body=HAS_A)
     chunks = list(
         client.chat.completions.create(
@@ -84,9 +84,9 @@ def test_a_stream_has_the_text_of_the_reply_in_one_piece(client):
     )
     for choice in whole.choices:
         its = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.choices[0].index == choice.index]
-        assert [each.delta.role for each in its] == ["assistant", None, None]
+        assert [each.delta.role for each in its] == ["assistant", *[None] * (len(its) - 1)]
         assert "".join(each.delta.content or "" for each in its) == choice.message.content
-        assert [each.finish_reason for each in its] == [None, None, choice.finish_reason]
+        assert [each.finish_reason for each in its] == [*[None] * (len(its) - 1), choice.finish_reason]
     assert chunks[-1].usage == whole.usage
     assert chunks[-1].choices == []
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
@@ -94,6 +94,30 @@ def test_a_stream_has_the_text_of_the_reply_in_one_piece(client):
     texts = list(client.completions.create(model="tiny", prompt="ab", seed=1, max_tokens=6, stream=True))
     plain = client.completions.create(model="tiny", prompt="ab", seed=1, max_tokens=6)
     assert "".join(chunk.choices[0].text for chunk in texts) == plain.choices[0].text
+
+
+def test_a_stream_has_pieces_of_the_text_once_it_is_certain(client):
+    """Stop strings are held back, and the report says from which token on the text was streamed."""
+    most = 0
+    for seed in range(6):
+        asked = {**ASKED, "seed": seed, "stop": ["cd", "f"], "extra_body": HAS_A}
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+        whole = client.chat.completions.create(**asked)
+        assert "".join(pieces) == whole.choices[0].message.content
+        assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+        assert chunks[-1].guardwrap["notes"][-1].startswith("streamed")
+        assert not [note for note in whole.guardwrap["notes"] if "streamed" in note]
+        most = max(most, len(pieces))
+    assert most > 2
+
+
+def test_pieces_of_several_texts_have_their_indices(client):
+    several = {"model": "tiny", "prompt": ["ab", "cd"], "n": 2, "max_tokens": 9, "seed": 3, "extra_body": HAS_A}
+    texts = dict.fromkeys(range(4), "")
+    for chunk in client.completions.create(**several, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert [*texts.values()] == [choice.text for choice in client.completions.create(**several).choices]
 
 
 def test_a_stream_as_it_goes_over_the_wire(http):

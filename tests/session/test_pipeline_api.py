@@ -194,3 +194,57 @@ def test_streamers_that_cannot_work(world: World, capsys: pytest.CaptureFixture[
     with pytest.raises(UsageError, match="streamer"):
         guarded.run("b", streamer=streamer)
     assert capsys.readouterr().out == ""
+
+
+class Pieces(TextStreamer):
+    """Collects what it receives, and whether that is the end."""
+
+    def __init__(self, tokenizer: Any, **options: Any) -> None:
+        super().__init__(tokenizer, **options)
+        self.received: list[tuple[str, bool]] = []
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self.received.append((text, stream_end))
+
+
+@pytest.mark.parametrize("skip_prompt", [True, False])
+def test_a_streamer_receives_a_text_while_it_is_drawn(world: World, skip_prompt: bool) -> None:
+    guarded, longest = guard(world, Length(min=1)), 0
+    for seed in range(9):
+        streamer = Pieces(world.tokenizer, skip_prompt=skip_prompt)
+        said = guarded("b", seed=seed, streamer=streamer, **world.settings)[0]["generated_text"]
+        assert "".join(text for text, _ in streamer.received) == said[skip_prompt:]
+        assert [end for _, end in streamer.received] == [False] * (len(streamer.received) - 1) + [True]
+        longest = max(longest, len(streamer.received))
+    assert longest > 3
+
+
+def test_a_streamer_that_waits_holds_up_its_own_call_only(world: World) -> None:
+    """It blocks until another call in the same batch has ended."""
+    guarded, others = guard(world, Length(min=1)), threading.Event()
+
+    class Slow(Pieces):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            begun.set()
+            assert others.wait(20)
+            super().on_finalized_text(text, stream_end)
+
+    begun, streamer = threading.Event(), Slow(world.tokenizer, skip_prompt=True)
+    texts: list[Any] = []
+    call = threading.Thread(target=lambda: texts.append(guarded("b", seed=1, streamer=streamer, **world.settings)))
+    call.start()
+    assert begun.wait(20)
+    assert guarded.run("b", seed=2, **world.settings)[0].ok
+    assert not texts
+    others.set()
+    call.join()
+    assert "b" + "".join(text for text, _ in streamer.received) == texts[0][0]["generated_text"]
+
+
+def test_what_a_streamer_raises_reaches_its_caller(world: World) -> None:
+    class Broken(TextStreamer):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        guard(world, Length(min=1))("b", seed=1, streamer=Broken(world.tokenizer), **world.settings)

@@ -100,6 +100,20 @@ def test_records_show_the_callers_prompt_and_no_rejected_text() -> None:
     assert all(record["generated_text"].startswith(f"{WORLD.prompt}b") for (record,) in records)
 
 
+def test_pieces_of_a_stream_have_the_index_of_their_text() -> None:
+    pieces: dict[int, str] = {}
+
+    def on_piece(prompt: int, number: int, piece: str) -> None:
+        pieces[number] = pieces.get(number, "") + piece
+
+    repair = Repair(max_turns=4, message=another_prompt)
+    guarded = GuardedGenerator(WORLD.pipeline(), RULE, budget=FEW, on_exhausted=repair)
+    options = {**WORLD.settings, "num_return_sequences": 4, "seed": 8}
+    (outcome,) = guarded.stream([WORLD.prompt], on_piece=on_piece, **options)
+    assert outcome.texts == tuple(pieces[number] for number in range(4))
+    assert any("repair turn" in note for note in outcome.report.notes)
+
+
 def test_reports_add_the_turns_up_and_say_so() -> None:
     repair = Repair(max_turns=4, message=another_prompt)
     guarded = GuardedGenerator(WORLD.pipeline(), RULE, budget=FEW, on_exhausted=repair)
