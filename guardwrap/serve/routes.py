@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from guardwrap.constraints.files.catalogue_files import catalogue_descriptions
 from guardwrap.constraints.files.coerce import catalogue
+from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import NAMED
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.transformers_internals import tokenizer_lock
@@ -141,7 +142,12 @@ class Service:
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
         gate, session = self.gate, self.session
         self.figures = ServerMetrics(
-            running=lambda: gate.running, queued=lambda: gate.queued, rows=lambda: session.rows
+            running=lambda: gate.running,
+            queued=lambda: gate.queued,
+            rows=lambda: session.rows,
+            most_running=limits.running,
+            most_queued=limits.queue,
+            rules={part.title for file in self._files() for part in file.constraint.parts},
         )
         self.session.model_name = self.policy.models[0]  # in telemetry: clients know the model by this name
         self.begun = int(time.time())
@@ -160,9 +166,12 @@ class Service:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
         from guardwrap.session.resolve import adapter_of
 
-        files = [*self.policy.named.values(), *self.policy.always]
-        asked = [*self.policy.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
+        asked = [*self.policy.adapters.values(), *(file.adapter for file in self._files() if file.adapter is not None)]
         return {adapter: adapter_of(self.guarded.session.pipe, adapter) for adapter in dict.fromkeys(asked)}
+
+    def _files(self) -> list[ConstraintFile]:
+        """Return the constraint files of the settings."""
+        return [*self.policy.named.values(), *self.policy.always]
 
     def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
         """Return the arguments of ``astream`` for a request, with loaded adapters."""
@@ -429,5 +438,5 @@ async def _completion(
 
 
 def _drawn(service: Service, outcome: Outcome) -> Outcome:
-    service.figures.drawn(outcome.report)
+    service.figures.drawn(outcome)
     return outcome
