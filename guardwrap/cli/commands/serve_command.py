@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from guardwrap.cli.shared import AllowCode, Verbose, known, load_generator
-from guardwrap.cli.signals import ends_at_once
+from guardwrap.cli.signals import ends_at_once, terminated_at_once
 from guardwrap.errors import UsageError
 
 __all__ = ["serve"]
@@ -21,6 +21,7 @@ __all__ = ["serve"]
 _Keys = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")]
 
 
+@terminated_at_once()
 def serve(
     config: Annotated[
         Path | None,
