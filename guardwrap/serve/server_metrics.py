@@ -13,6 +13,8 @@ __all__ = ["OTHER_RULES", "ServerMetrics"]
 OTHER_RULES = "other"
 """The label ``rule`` of rules that requests bring: clients choose their names, which would have no limit."""
 
+_STATUSES = ("200", "400", "422", "429", "499", "500", "503")
+_ENDS = ("complete", "max_attempts", "max_tokens", "max_seconds", "deterministic", "impossible")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ATTEMPTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 
@@ -78,6 +80,14 @@ class ServerMetrics:
             Gauge(f"guardwrap_{name}", words, registry=registry).set_function(value)
         Gauge("guardwrap_running_max", "The most requests in the batch.", registry=registry).set(most_running)
         Gauge("guardwrap_queued_max", "The most requests that wait; more get 429.", registry=registry).set(most_queued)
+        # Rates miss the first event of a series that begins with it, so frequent ones begin at zero.
+        for counter, labels in (
+            (self._rejected, [*self._rules, OTHER_RULES]),
+            (self._prompts, _ENDS),
+            (self._requests, _STATUSES),
+        ):
+            for label in labels:
+                counter.labels(label)
         ProcessCollector(registry=registry)  # memory, processor seconds, open files
 
     def drawn(self, outcome: Outcome) -> None:

@@ -77,3 +77,11 @@ def test_limits_and_the_process_are_shown(http):
     assert (numbers["guardwrap_running_max"], numbers["guardwrap_queued_max"]) == (2, 1)
     assert numbers["process_resident_memory_bytes"] > 1e7
     assert numbers["process_cpu_seconds_total"] > 0
+
+
+def test_series_begin_at_zero(http):
+    """Otherwise rates miss the first event of each."""
+    numbers = figures(http)
+    assert {"has an a", "has a z", "the sampler", OTHER_RULES} <= rules(numbers)
+    for label in ('prompts_total{ended="max_seconds"}', 'requests_total{status="503"}'):
+        assert numbers[f"guardwrap_{label}"] == 0
