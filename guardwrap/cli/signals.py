@@ -21,6 +21,7 @@ __all__ = [
     "exit_of",
     "let_go",
     "open_closed_streams",
+    "terminated_at_once",
     "terminated_in_order",
 ]
 
@@ -72,6 +73,28 @@ def end_from_now_on() -> bool:
 def _is_ours(number: signal.Signals, usual: object) -> bool:
     """Return whether a signal has its default handler, and this thread may change it."""
     return signal.getsignal(number) is usual and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def terminated_at_once() -> Iterator[None]:
+    """Let SIGTERM end the process at once, except while a server has its own handler.
+
+    The first process of a container has no default handlers: the kernel would ignore SIGTERM while a model is loaded.
+    """
+    if not _is_ours(signal.SIGTERM, signal.SIG_DFL):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        with suppress(OSError):
+            os.write(2, b"guardwrap: terminated\n")
+        os._exit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -81,11 +81,31 @@ def _converted() -> Path | None:
 
 
 def _convert(source: Path, folder: Path) -> None:
+    """Convert the model into ``folder``.
+
+    Raises
+    ------
+    ModelError
+        If the folder cannot be written, or the disk is full.
+    """
+    from safetensors import SafetensorError
+
+    logger.info("converting the embedded model, once (about 15 s): %s", folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _dequantize(source, folder)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelError(
+            f"cannot write the embedded model to {str(folder.parent)!r}: {reason}; set GUARDWRAP_CACHE to a folder "
+            "with 600 MB of room"
+        ) from error
+
+
+def _dequantize(source: Path, folder: Path) -> None:
     """Dequantize to safetensors. Written to a scratch folder and renamed, so that no partial model is left behind."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    logger.info("converting the embedded model, once (about 15 s): %s", folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         scratch_model = Path(scratch) / "model"
         with loading_model():

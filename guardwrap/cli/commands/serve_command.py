@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guardwrap.cli.shared import AllowCode, Verbose, known, load_generator
-from guardwrap.cli.signals import ends_at_once
+from guardwrap.cli.signals import ends_at_once, terminated_at_once
 from guardwrap.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = ["serve"]
 _Keys = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")]
 
 
+@terminated_at_once()
 def serve(
     config: Annotated[
         Path | None,
