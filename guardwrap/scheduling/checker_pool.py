@@ -7,11 +7,13 @@ never returns blocks only the requests that use it. No time limit is set here; a
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.documents.time_limits import CHECK_SECONDS, giving_way
@@ -25,6 +27,9 @@ __all__ = ["CheckerPool"]
 
 SHORT = 0.05
 """A judgement that takes longer than this, in seconds, is followed by a pause of the same length, up to a limit."""
+
+LAST_WORK = 30.0
+"""Maximum time in seconds that the exit of the process waits for threads that may run a model."""
 
 _turn = threading.Lock()
 """Held while guardwrap's own code judges a text in a thread, so that all such threads together use one core."""
@@ -113,7 +118,7 @@ class CheckerPool:
         search = self._searches.get(request)
         if search is None:
             search = self._searches[request] = _Search()
-            _start(self._search, search, look)
+            _start(self._search, search, look, runs_code=False)
         if not search.done:
             return None
         del self._searches[request]
@@ -133,7 +138,7 @@ class CheckerPool:
         for places in grouped(free, lambda i: _request(self._waiting[i]).constraint):
             work = _Work([self._waiting[i] for i in places])
             self._at_work[_request(work.attempts[0]).constraint] = work
-            _start(self._judge, work)
+            _start(self._judge, work, runs_code=_request(work.attempts[0]).runs_code)
         self._waiting = [each for i, each in enumerate(self._waiting) if i not in set(free)]
 
     def _judge(self, work: _Work) -> None:
@@ -179,8 +184,26 @@ def _answer_of(search: _Search) -> Callable[[], Any]:
     return answer
 
 
-def _start(work: Callable[..., None], *arguments: Any) -> None:
-    threading.Thread(target=work, args=arguments, name="guardwrap-judge", daemon=True).start()
+_without_code: WeakSet[threading.Thread] = WeakSet()
+
+
+def _start(work: Callable[..., None], *arguments: Any, runs_code: bool) -> None:
+    """Start a thread, which the end of the process stops; ``runs_code`` says whether it runs the user's code."""
+    thread = threading.Thread(target=work, args=arguments, name="guardwrap-judge", daemon=True)
+    if not runs_code:
+        _without_code.add(thread)
+    thread.start()
+
+
+@atexit.register
+def _end() -> None:
+    """Wait for threads that may run a model: stopping one in torch would abort the process.
+
+    Functions of the user are not waited for, as one may never return.
+    """
+    end = time.monotonic() + LAST_WORK
+    for thread in list(_without_code):
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _request(attempt: AttemptState) -> Request:

@@ -448,6 +448,30 @@ def test_a_process_may_end_while_a_batch_runs() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_end_of_a_process_waits_for_a_search(waits: bool) -> None:
+    """A request may end by its timeout while a search for it runs the model. Negative control: it is not waited for."""
+    signal.alarm(120)  # importing torch takes long on a busy machine
+    script = (
+        "import atexit, threading, time\n"
+        "import torch\n"
+        "from guardwrap.scheduling import checker_pool\n"
+        f"if not {waits}: atexit.unregister(checker_pool._end)\n"
+        "begun, large = threading.Event(), torch.ones(500, 500)\n"
+        "def look():\n"
+        "    begun.set()\n"
+        "    end = time.monotonic() + 2\n"
+        "    while time.monotonic() < end: large @ large\n"
+        "    print('complete', flush=True)\n"
+        "checker_pool.CheckerPool().search('a request', look)\n"
+        "begun.wait()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stdout == ("complete\n" if waits else "")
+    assert not waits or (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_texts_are_told_when_they_are_accepted_in_their_order() -> None:
     told: list[tuple[int, Any]] = []
     made = [replace(request, on_text=lambda *text: told.append(text)) for request in requests_of(1, 3)]
