@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -47,7 +48,7 @@ def numbered_titles(parts: Sequence[Constraint]) -> tuple[Constraint, ...]:
     each: list[Constraint] = []
     for part in parts:
         title, number = part.title, 1
-        while named.get(title, part) != part:
+        while title in named and not _are_equal(named[title], part):
             number += 1
             title = f"{part.title} ({number})"
         if number > 1 and "name" in getattr(part, "__dataclass_fields__", ()):
@@ -56,6 +57,15 @@ def numbered_titles(parts: Sequence[Constraint]) -> tuple[Constraint, ...]:
         named.setdefault(part.title, part)
         each.append(part)
     return tuple(each)
+
+
+def _are_equal(one: Constraint, other: Constraint) -> bool:
+    """Return whether constraints are equal; False if a user's class cannot tell."""
+    if one is other:
+        return True
+    with suppress(ConstraintError):
+        return one == other
+    return False
 
 
 @dataclass(frozen=True, eq=False, repr=False)

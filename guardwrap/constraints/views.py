@@ -15,7 +15,17 @@ from guardwrap.documents.time_limits import within
 from guardwrap.errors import ConstraintError, UsageError, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["NO_MESSAGE", "View", "message_part", "paragraphs", "read_view", "sentences", "settled_parts", "view"]
+__all__ = [
+    "NO_MESSAGE",
+    "PLAIN_TEXT",
+    "View",
+    "message_part",
+    "paragraphs",
+    "read_view",
+    "sentences",
+    "settled_parts",
+    "view",
+]
 
 Name = Literal[
     "completion",
@@ -42,6 +52,9 @@ NO_MESSAGE = (
     "on={!r} judges the messages that are parsed from answers to chats; {}. "
     "To select a part of plain text, write on=Part(after='</think>')"
 )
+
+PLAIN_TEXT = "here the answer is plain text, so pass a chat: a list of messages, or --chat on the command line"
+"""Why a rule on a part of a message cannot judge an answer."""
 
 VIEWS: tuple[str, ...] = get_args(Name)
 TEXT_VIEWS = tuple(name for name in VIEWS if name not in text_parts.MESSAGE)
@@ -118,7 +131,7 @@ def message_part(on: View) -> str | None:
 
 def _of_message(draw: Draw, part: str) -> list[str] | None:
     if draw.parts is None:
-        raise UsageError(NO_MESSAGE.format(part, "here the answer is plain text"))
+        raise UsageError(NO_MESSAGE.format(part, PLAIN_TEXT))
     strings = dict(draw.parts).get(part)
     return None if strings is None else [string.strip() for string in strings]
 

@@ -69,7 +69,7 @@ _MODES: dict[GenerationMode, Literal["sample", "greedy", "beam"]] = {
     GenerationMode.BEAM_SEARCH: "beam",
 }
 _REFUSED = {
-    "streamer": "a text may still be rejected while it streams; print it when it is returned",
+    "streamer": "call the wrapper with it, guarded(prompt, streamer=...), or use on_piece= of stream()",
     "assistant_model": "assisted generation cannot be combined with rejection; leave it out",
     "custom_generate": "guardwrap uses its own decoding loop; leave it out",
     "prefix_allowed_tokens_fn": "it depends on batch rows, which guardwrap rearranges; use a logits processor",

@@ -36,6 +36,11 @@ __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_t
 
 _UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"
 
+_IGNORED = (
+    "the model's chat template does not show tools, so tools= has no effect; describe the tools of ToolCalls in the "
+    "chat, and how to call them"
+)
+
 _KEPT = 256  # fallbacks that are remembered as accepted
 
 BATCH_SIZE = 32
@@ -336,7 +341,7 @@ def _with_fields(each: Any, fields: Any) -> Any:
     ]
 
 
-def unseen_tools(constraint: Constraint, tools: Any) -> tuple[str, ...]:
+def unseen_tools(constraint: Constraint, tools: Any, template: Any = None) -> tuple[str, ...]:
     """Return a note for reports if the constraint lets the model call tools that its prompt does not show.
 
     Parameters
@@ -344,10 +349,15 @@ def unseen_tools(constraint: Constraint, tools: Any) -> tuple[str, ...]:
     constraint
         The constraint that texts must satisfy.
     tools
-        The tools that the chat template shows, or None.
+        The tools that are passed to the chat template, or None.
+    template
+        The chat template, or several by name; None if it is not known.
     """
     asked = any(isinstance(part, ToolCalls) and part.allowed for part in walk(constraint))
-    return (_UNSEEN,) if asked and not tools else ()
+    if not asked:
+        return ()
+    ignored = template is not None and "tools" not in str(template)
+    return (_IGNORED,) if ignored else () if tools else (_UNSEEN,)
 
 
 def part_asked(asked: RequestOptions, each: Iterable[RequestOptions] | None = None) -> str | None:

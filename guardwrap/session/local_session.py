@@ -157,9 +157,14 @@ class LocalSession(BaseSession):
         twisted.write(Path(path), wanted, fingerprint(model))
 
     @property
+    def _chat_template(self) -> Any:
+        """The chat template, or several by name; None without one."""
+        return getattr(self.tokenizer, "chat_template", None)
+
+    @property
     def takes_chats(self) -> bool:
         """Whether a prompt may be a list of messages."""
-        return getattr(self.tokenizer, "chat_template", None) is not None
+        return self._chat_template is not None
 
     def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
         """Whether a call's attempts can be weighed under the model. Truncation such as top_k, for one, prevents it."""
@@ -314,7 +319,9 @@ class LocalSession(BaseSession):
         constraint, sampler = asked.constraint, asked.sampler
         size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
-        notes = (() if off is None else (off,)) + unseen_tools(constraint, call.preprocess.get("tools"))
+        notes = (() if off is None else (off,)) + unseen_tools(
+            constraint, call.preprocess.get("tools"), self._chat_template
+        )
         each = self._each(own, asked)
         part = part_asked(asked, each) or ("message" if own.get("parse_messages") else None)
         if part is not None:

@@ -3,6 +3,7 @@
 Covers ``constraints/json/tool_calls.py``.
 """
 
+import copy
 import json
 from collections import Counter
 from functools import cache
@@ -145,7 +146,7 @@ def test_without_tools_only_messages_without_calls_hold() -> None:
 
 
 def test_plain_text_has_no_calls_to_judge() -> None:
-    with pytest.raises(UsageError, match="judges the messages"):
+    with pytest.raises(UsageError, match="judges the calls of messages; here the answer is plain text, so pass a chat"):
         ToolCalls([WEATHER]).accepts("hi")
 
 
@@ -273,11 +274,20 @@ def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
     assert regions.read(f"[{twice}]")[0].parts(before) is None
 
 
-def test_tools_that_the_prompt_does_not_show_are_noted() -> None:
-    guarded = GuardedGenerator(world().pipeline(), ToolCalls(TOOLS), seed=1)
-    ways: list[tuple[dict[str, Any], bool]] = [({}, True), ({"tools": ToolCalls(TOOLS).definitions}, False)]
-    for options, noted in ways:
+@pytest.mark.parametrize(
+    ("shows", "notes"), [(True, ("do not show the model the tools", "")), (False, ("no effect",) * 2)]
+)
+def test_tools_that_the_prompt_does_not_show_are_noted(shows: bool, notes: tuple[str, str]) -> None:
+    """Without tools, and with tools that the chat template shows, or not."""
+    pipe = world().pipeline()
+    pipe.tokenizer = copy.deepcopy(pipe.tokenizer)
+    pipe.tokenizer.chat_template += "{% if tools %}{% endif %}" * shows
+    guarded = GuardedGenerator(pipe, ToolCalls(TOOLS), seed=1)
+    ways: list[dict[str, Any]] = [{}, {"tools": ToolCalls(TOOLS).definitions}]
+    for options, noted in zip(ways, notes, strict=True):
         (outcome,) = guarded.run(CHAT, **world().settings, **options)
-        assert noted is any("do not show the model the tools" in note for note in outcome.report.notes)
+        about = [note for note in outcome.report.notes if "the tools" in note]
+        assert len(about) == bool(noted)
+        assert all(noted in note for note in about)
     (outcome,) = guarded.run(CHAT, constraints=ToolCalls(TOOLS, choice="none"), **world().settings)
-    assert not any("do not show the model the tools" in note for note in outcome.report.notes)
+    assert not any("the tools" in note for note in outcome.report.notes)

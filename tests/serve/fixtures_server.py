@@ -111,7 +111,10 @@ class Server:
 
 def figures(http, model="tiny"):
     """Return the metrics of a model by their names and other labels."""
-    lines = http.get("/metrics").text.replace(f'model="{model}",', "").replace(f'{{model="{model}"}}', "").splitlines()
+    text = http.get("/metrics").text
+    for label in (f'{{model="{model}"}}', f'model="{model}",', f',model="{model}"'):
+        text = text.replace(label, "")
+    lines = text.splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
 
 

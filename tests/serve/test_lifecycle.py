@@ -72,7 +72,9 @@ def test_a_signal_while_it_loads_ends_it_at_once(tmp_path, number):
     """The first process of a container has no default handler: without one of ours, SIGTERM would be ignored."""
     folder = furnish(tmp_path)
     (folder / "slow.py").write_text("import time\nopen('loading', 'w').close()\ntime.sleep(100)\n")
-    command = [sys.executable, "-m", "guardwrap", "serve", "--config", "serve.yaml", "--port", "0"]
+    # Children of a shell's background job ignore SIGINT, as those of a terminal do not.
+    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from guardwrap.cli import main"
+    command = [sys.executable, "-c", f"{begin}; main()", "serve", "--config", "serve.yaml", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as process:
         while not (folder / "loading").exists() and process.poll() is None:

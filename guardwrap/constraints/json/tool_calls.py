@@ -23,7 +23,7 @@ from guardwrap.constraints.message_monitor import (
 )
 from guardwrap.constraints.places import shown_place
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import NO_MESSAGE
+from guardwrap.constraints.views import PLAIN_TEXT
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import Draw
@@ -166,7 +166,7 @@ class ToolCalls(Constraint):
     def fault_of(self, draw: Draw) -> str:
         """Return what is wrong with the calls of a message; "" if nothing is. It may quote the message."""
         if draw.parts is None:
-            raise UsageError(NO_MESSAGE.format("tool_calls", "here the answer is plain text"))
+            raise UsageError(f"{self.title} judges the calls of messages; {PLAIN_TEXT}")
         calls = dict(draw.parts).get("tool_calls", ())
         if len(calls) < self.least:
             return "calls no tool"

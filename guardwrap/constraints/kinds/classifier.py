@@ -20,7 +20,16 @@ from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.inputs import readable
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import computing, loading_model
-from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
+from guardwrap.errors import (
+    CheckFailed,
+    ConstraintError,
+    ModelError,
+    UsageError,
+    first_line,
+    is_count,
+    is_number,
+    nearest,
+)
 from guardwrap.outcomes import Draw
 
 __all__ = [
@@ -155,13 +164,17 @@ class LabelConstraint(ScoringConstraint):
         return most_tokens(self.pipeline)
 
     def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
-        """Return the label's probability for each text, or pair of texts.
+        """Return the label's probability for each input: a tuple of a text, or of two. See also ``probabilities``.
 
         Raises
         ------
+        UsageError
+            If an input is a text and not a tuple.
         CheckFailed
             If an input is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
         """
+        if any(isinstance(each, str) for each in inputs):
+            raise UsageError("scores() takes tuples of one or two texts; pass texts to probabilities()")
         inputs = [tuple(map(readable, each)) for each in inputs]
         if self.too_long == "raise":
             require_short(self, self.pipeline, inputs, self.max_tokens, "set too_long='truncate' or ")
