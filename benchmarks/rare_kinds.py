@@ -82,6 +82,7 @@ TASKS = {
 }
 TEMPERATURES = (1.0, 0.7)
 LEARNING, WAYS = "learning", ("rejection", "mask", "hint", "twist")
+FEW_PASSED = 10
 COUNTS = (8, 64)
 """Texts of a call, over which the cost of learning is divided in the table."""
 
@@ -129,11 +130,11 @@ def measured(name: str, temperature: float, count: int, seed: int) -> dict[str, 
 def seconds_each(line: dict[str, Any], way: str, count: int) -> float:
     """Return the CPU seconds of an effective draw of g, with its share of learning.
 
-    Where no attempt of rejection passed, Z is the twist's.
+    Where few attempts of rejection passed, Z is the twist's.
     """
     figure = line[way]
     effective = figure["effective"]
-    if way == "rejection" and not figure["passed"]:
+    if way == "rejection" and figure["passed"] < FEW_PASSED:
         effective = line["twist"]["Z"] * figure["attempts"]
     if not effective:
         return math.inf
