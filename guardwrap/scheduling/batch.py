@@ -12,7 +12,7 @@ import atexit
 import threading
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
@@ -119,8 +119,10 @@ class _Batch:
         if not self._driven:
             self._driven = True
             thread = threading.Thread(target=self._run, name="guardwrap-batch", daemon=True)
-            _running[thread] = self
+            for finished in [each for each in list(_running) if not each.is_alive()]:
+                _running.pop(finished, None)
             thread.start()
+            _running[thread] = ref(self)
 
     def close(self) -> None:
         """Drop all callers, because the process exits."""
@@ -209,15 +211,23 @@ class _Batch:
         self._let_go(None)
 
 
-_running: WeakKeyDictionary[threading.Thread, _Batch] = WeakKeyDictionary()
+_running: dict[threading.Thread, ref[_Batch]] = {}
+"""The threads of batches, each kept until the next one starts: the end of the process waits for them.
+
+A thread that still frees the tensors of its batch would be stopped within torch, which aborts the process. Batches are
+not kept, as their tensors are large.
+"""
 
 
 @atexit.register
 def _end() -> None:
     """Wait until batches finish their current step: stopping a thread in the middle of one would abort the process."""
     threads = list(_running.items())
-    for _, batch in threads:
-        batch.close()
+    for _, its in threads:
+        batch = its()
+        if batch is not None:
+            batch.close()
+        del batch
     for thread, _ in threads:
         thread.join(LAST_STEP)
 
