@@ -90,6 +90,11 @@ class RequestPolicy:
     parses: Literal["never", "tools", "always"] = "never"
     images: bool = False
 
+    @property
+    def files(self) -> tuple[ConstraintFile, ...]:
+        """All constraint files: those that requests may name, and those that always apply."""
+        return (*self.named.values(), *self.always)
+
 
 def require_mapping(value: Any) -> dict[str, Any]:
     """Return the fields of the ``guardwrap`` object, without those that are None.

@@ -109,8 +109,7 @@ def _watched(slot: ModelSlot) -> WatchedModel:
         "rows_busy": lambda: slot.rows,
         "loaded": lambda: float(slot.model is not None),
     }
-    files = [*slot.policy.named.values(), *slot.policy.always]
-    rules = {part.title for file in files for part in file.constraint.parts}
+    rules = {part.title for file in slot.policy.files for part in file.constraint.parts}
     return WatchedModel(live, slot.policy.limits.running, slot.policy.limits.queue, rules)
 
 

@@ -91,11 +91,9 @@ def serve(
     models = settings.served_models
     if any(each.allow_code for each in models.values()) and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    shelf, listening = (
-        ModelShelf(settings, _loaded),
-        listen(settings.host, settings.port),
-    )  # errors come before the models
-    shelf.load_at_start()
+    shelf = ModelShelf(settings, _loaded)
+    listening = listen(settings.host, settings.port)
+    shelf.load_at_start()  # after what fails at once
     app = create_app(shelf, settings)
     log_to_stderr()
     url = url_of(listening)

@@ -178,13 +178,10 @@ class LabelConstraint(ScoringConstraint):
         inputs = [tuple(map(readable, each)) for each in inputs]
         if self.too_long == "raise":
             require_short(self, self.pipeline, inputs, self.max_tokens, "set too_long='truncate' or ")
-        classify, pairs = (
-            self.pipeline,
-            [text[0] if len(text) == 1 else {"text": text[0], "text_pair": text[1]} for text in inputs],
-        )
+        pipe = self.pipeline  # loaded before ``computing``, as a load waits for models that are run
         with computing():
-            results = classify(
-                pairs,
+            results = pipe(
+                [text[0] if len(text) == 1 else {"text": text[0], "text_pair": text[1]} for text in inputs],
                 top_k=None,
                 truncation=True,
                 max_length=self.max_tokens,

@@ -59,8 +59,7 @@ def _policy(names: tuple[str, ...], model: ModelSettings, settings: ServerSettin
 
 def adapters_of(policy: RequestPolicy) -> list[Adapter]:
     """Return the adapters that requests to a model may use, each once."""
-    files = [*policy.named.values(), *policy.always]
-    adapters = [*policy.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
+    adapters = [*policy.adapters.values(), *(file.adapter for file in policy.files if file.adapter is not None)]
     return list(dict.fromkeys(adapters))
 
 
