@@ -12,8 +12,9 @@ import atexit
 import threading
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from weakref import ref
+from weakref import WeakSet
 
+from guardwrap.environment.threads import started
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend
@@ -26,10 +27,6 @@ __all__ = ["Batches", "OnBusy"]
 
 STILL_BUSY = 0.02
 """Seconds between two checks whether anything is still computed for callers that have left."""
-
-LAST_STEP = 30.0
-"""Maximum time in seconds that the exit of the process waits for the current step."""
-
 
 OnBusy = Callable[[bool], None]
 """Called with True when a caller joins a batch, and with False when nothing is computed for it any more. The caller may
@@ -118,11 +115,8 @@ class _Batch:
         """Have the batch's own thread run the scheduler from now on."""
         if not self._driven:
             self._driven = True
-            thread = threading.Thread(target=self._run, name="guardwrap-batch", daemon=True)
-            for finished in [each for each in list(_running) if not each.is_alive()]:
-                _running.pop(finished, None)
-            thread.start()
-            _running[thread] = ref(self)
+            _driven.add(self)
+            started(self._run, name="guardwrap-batch")
 
     def close(self) -> None:
         """Drop all callers, because the process exits."""
@@ -211,25 +205,14 @@ class _Batch:
         self._let_go(None)
 
 
-_running: dict[threading.Thread, ref[_Batch]] = {}
-"""The threads of batches, each kept until the next one starts: the end of the process waits for them.
-
-A thread that still frees the tensors of its batch would be stopped within torch, which aborts the process. Batches are
-not kept, as their tensors are large.
-"""
+_driven: WeakSet[_Batch] = WeakSet()
 
 
 @atexit.register
 def _end() -> None:
-    """Wait until batches finish their current step: stopping a thread in the middle of one would abort the process."""
-    threads = list(_running.items())
-    for _, its in threads:
-        batch = its()
-        if batch is not None:
-            batch.close()
-        del batch
-    for thread, _ in threads:
-        thread.join(LAST_STEP)
+    """Have batches finish with their current step, for which the exit of the process waits."""
+    for batch in list(_driven):
+        batch.close()
 
 
 class Batches:

@@ -7,16 +7,16 @@ never returns blocks only the requests that use it. No time limit is set here; a
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.documents.time_limits import CHECK_SECONDS, giving_way
+from guardwrap.environment.threads import started
 from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import AttemptState, grouped
 from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
@@ -27,9 +27,6 @@ __all__ = ["CheckerPool"]
 
 SHORT = 0.05
 """A judgement that takes longer than this, in seconds, is followed by a pause of the same length, up to a limit."""
-
-LAST_WORK = 30.0
-"""Maximum time in seconds that the exit of the process waits for threads that may run a model."""
 
 _turn = threading.Lock()
 """Held while guardwrap's own code judges a text in a thread, so that all such threads together use one core."""
@@ -184,26 +181,12 @@ def _answer_of(search: _Search) -> Callable[[], Any]:
     return answer
 
 
-_without_code: WeakSet[threading.Thread] = WeakSet()
-
-
 def _start(work: Callable[..., None], *arguments: Any, runs_code: bool) -> None:
-    """Start a thread, which the end of the process stops; ``runs_code`` says whether it runs the user's code."""
-    thread = threading.Thread(target=work, args=arguments, name="guardwrap-judge", daemon=True)
-    if not runs_code:
-        _without_code.add(thread)
-    thread.start()
-
-
-@atexit.register
-def _end() -> None:
-    """Wait for threads that may run a model: stopping one in torch would abort the process.
-
-    Functions of the user are not waited for, as one may never return.
-    """
-    end = time.monotonic() + LAST_WORK
-    for thread in list(_without_code):
-        thread.join(max(0.0, end - time.monotonic()))
+    """Start a thread. The exit of the process waits for it, unless it runs the user's code, which may never return."""
+    if runs_code:
+        threading.Thread(target=work, args=arguments, name="guardwrap-judge", daemon=True).start()
+    else:
+        started(partial(work, *arguments), name="guardwrap-judge")
 
 
 def _request(attempt: AttemptState) -> Request:

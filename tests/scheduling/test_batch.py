@@ -456,8 +456,9 @@ def test_the_end_of_a_process_waits_for_a_search(waits: bool) -> None:
     script = (
         "import atexit, threading, time\n"
         "import torch\n"
+        "from guardwrap.environment.threads import wait_for_threads\n"
         "from guardwrap.scheduling import checker_pool\n"
-        f"if not {waits}: atexit.unregister(checker_pool._end)\n"
+        f"if not {waits}: atexit.unregister(wait_for_threads)\n"
         "begun, large = threading.Event(), torch.ones(500, 500)\n"
         "def look():\n"
         "    begun.set()\n"
