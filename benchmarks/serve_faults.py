@@ -213,13 +213,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         furnished(Path(place))
         command = [sys.executable, "-c", STARTED, "serve", "--config", "serve.yaml", "--port", "0"]
         environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-        with subprocess.Popen(
-            command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
+        log = Path(place) / "log"  # a file: a pipe that nobody reads would stop the server once it is full
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(
+                command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            ) as process,
+        ):
             assert process.stdout is not None
             line = next(line for line in process.stdout if "http://" in line)
-            rows = asyncio.run(tried(line.split()[-1], process))
-            said, logged = process.communicate(timeout=60)
+            try:
+                rows = asyncio.run(tried(line.split()[-1], process))
+                said, _ = process.communicate(timeout=60)
+            finally:
+                process.kill()  # no effect once it has ended
+        logged = log.read_text()
     rows.append(("the model runs out of memory", said.count("out of memory"), Counter({"nobody noticed": 1})))
     rows.append(("the process after SIGTERM", 1, Counter({f"exit code {process.returncode}": 1})))
     secrets = sum("played" in line or '"prompt"' in line for line in logged.splitlines())
