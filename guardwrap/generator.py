@@ -89,6 +89,12 @@ class GuardedGenerator(PipelineLike):
         torch's global generator, as ``generate`` does. Each report has the seed of its call.
     allow_code
         Whether constraint files may name Python functions.
+    cache
+        A file that keeps the texts of calls with a seed: the same call is then answered from it, as long as the model,
+        rules and settings are the same. It is created if it does not exist. None keeps nothing.
+    deterministic
+        Whether a seed gives the same texts in half precision too, whatever else is drawn at the same time. Each attempt
+        is then computed alone, one after the other.
 
     Raises
     ------
@@ -122,6 +128,8 @@ class GuardedGenerator(PipelineLike):
         batch_size: int | None = None,
         seed: int | None = None,
         allow_code: bool = False,
+        deterministic: bool = False,
+        cache: str | Path | None = None,
     ) -> None:
         config = SessionConfig(
             tokenizer=tokenizer,
@@ -133,6 +141,8 @@ class GuardedGenerator(PipelineLike):
             seed=seed,
             allow_code=allow_code,
             on_exhausted=on_exhausted,
+            deterministic=deterministic,
+            cache=cache,
         )
         self._session: LocalSession | EndpointSession
         if isinstance(generator, Endpoint):

@@ -48,7 +48,7 @@ Continuation = tuple[GenerationLaw, Sequence[int]]
 
 
 @torch.no_grad()
-def log_probabilities(model: Any, texts: Sequence[Continuation]) -> list[float]:
+def log_probabilities(model: Any, texts: Sequence[Continuation], *, alone: bool = False) -> list[float]:
     """Compute log a(y) of each text, with the processors, warpers and temperature of its prompt's law.
 
     Parameters
@@ -57,6 +57,8 @@ def log_probabilities(model: Any, texts: Sequence[Continuation]) -> list[float]:
         A causal language model.
     texts
         The texts to score. The log-probability of an end-of-sequence token counts once.
+    alone
+        Whether to compute each text alone, as is always done with quantized weights.
 
     Returns
     -------
@@ -64,7 +66,7 @@ def log_probabilities(model: Any, texts: Sequence[Continuation]) -> list[float]:
         Log-probabilities in nats, summed in float64; -inf if a processor or warper excludes a token of the text.
     """
     results = [0.0] * len(texts)
-    groups = [[i] for i in range(len(texts))] if is_quantised(model) else [list(range(len(texts)))]
+    groups = [[i] for i in range(len(texts))] if alone or is_quantised(model) else [list(range(len(texts)))]
     with nullcontext() if _is_wide(model) else in_float32():
         for group in groups:
             for batch in scored(model, [texts[i] for i in group]):

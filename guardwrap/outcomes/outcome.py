@@ -137,6 +137,7 @@ class Report:
     mode
         The decoding loop: ``"refill"`` (a freed slot goes to the next attempt), ``"evict-only"`` (attempts begin
         together), ``"plain"`` (no cache: slow, for architectures that the other loops do not support),
+        ``"separate"`` (each row alone, with ``deterministic=True``),
         ``"generate"`` (transformers' own loop: beam search, encoder-decoder models, images, speech; attempts of one
         prompt run together until the last one ends), or ``"endpoint"`` (a server).
     fallback
@@ -160,6 +161,9 @@ class Report:
     fallback_rejected_by
         Title of the rule that rejected the fallback, which was therefore withheld; None if there was no fallback, or it
         was not rejected.
+    cached
+        Whether the texts were drawn by an earlier call and come from the wrapper's cache. Then ``usage`` and
+        ``rejections`` are zero, ``acceptance`` and ``evidence`` are those of that call, and a note has its attempts.
     """
 
     drawn_from: str
@@ -182,6 +186,7 @@ class Report:
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     obstacle: Obstacle | None = None
     fallback_rejected_by: str | None = None
+    cached: bool = False
 
     @property
     def missing(self) -> int:

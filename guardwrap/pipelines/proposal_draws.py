@@ -108,10 +108,12 @@ class Weigher:
         The model that defines a.
     proposal
         The model that defines a'; the same one if the proposal is another prompt.
+    alone
+        Whether each text is computed alone, so that the others do not change the rounding of its weight.
     """
 
-    def __init__(self, model: Any, proposal: Any) -> None:
-        self._model, self._proposal = model, proposal
+    def __init__(self, model: Any, proposal: Any, *, alone: bool = False) -> None:
+        self._model, self._proposal, self._alone = model, proposal, alone
         self._texts, self._squares = 0, 0.0  # texts weighed in float32, and the sum of squared errors of decoding
 
     def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw, float]]) -> list[float]:
@@ -127,13 +129,13 @@ class Weigher:
         ModelError
             If a weight is NaN or infinite.
         """
-        base = log_probabilities(
-            self._model, [(prompt.target or prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
-        )
+        targets = [(prompt.target or prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
+        base = log_probabilities(self._model, targets, alone=self._alone)
         seen = [math.nan if draw.log_proposal is None else draw.log_proposal for _, draw, _ in attempts]
         drawn = seen
         if not is_exact(self._proposal):
-            whole = log_probabilities(self._proposal, [(prompt.law, draw.token_ids) for prompt, draw, _ in attempts])
+            texts = [(prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
+            whole = log_probabilities(self._proposal, texts, alone=self._alone)
             drawn = [value - log_left for value, (*_, log_left) in zip(whole, attempts, strict=True)]
             self._texts += len(seen)
             self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))

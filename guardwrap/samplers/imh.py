@@ -101,7 +101,8 @@ def imh(
         turn = (state.turn + 1) % count
         return _State(now, turn, ended, state.moves + (not begins), state.moved + (moves and not begins)), text
 
-    return Sampler("imh", init, step, partial(_report, steps), weighs=True, skips=move == "accepted")
+    options = (("steps", steps), ("thinning", thinning), ("chains", chains), ("move", move))
+    return Sampler("imh", init, step, partial(_report, steps), weighs=True, skips=move == "accepted", options=options)
 
 
 def _report(steps: int, state: _State) -> tuple[str, Mapping[str, Estimate | float]]:

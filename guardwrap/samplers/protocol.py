@@ -83,6 +83,9 @@ class Sampler(NamedTuple):
     takes_all
         Whether every attempt that satisfies the constraint is returned. Only then may a text be streamed while it is
         drawn.
+    options
+        Its options by name, as plain JSON types, so that calls with the same options can be recognized; None if they
+        are not known.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Sampler(NamedTuple):
     records: bool = False
     goal: Goal = Goal()
     takes_all: bool = False
+    options: tuple[tuple[str, Any], ...] | None = None
 
 
 def checked_weight(attempt: Attempt) -> float:

@@ -125,7 +125,13 @@ def qrs(
         return after, attempt.draw if accepted else None
 
     report = partial(_report, pilot=pilot, target=target_tvd if beta or target_acceptance else goal.tvd)
-    return Sampler("qrs", init, step, report, weighs=True, goal=goal)
+    options = (
+        ("beta", beta),
+        ("target_tvd", target_tvd),
+        ("target_acceptance", target_acceptance),
+        ("pilot", pilot),
+    )
+    return Sampler("qrs", init, step, report, weighs=True, goal=goal, options=options)
 
 
 def _require_sound(

@@ -22,6 +22,6 @@ def _report(state: None) -> tuple[str, Mapping[str, Estimate | float]]:
     return EXACT, {}
 
 
-rejection = Sampler("rejection", _init, _step, _report, skips=True, takes_all=True)
+rejection = Sampler("rejection", _init, _step, _report, skips=True, takes_all=True, options=())
 """The sampler that accepts every attempt with b(y) = 1. It samples g' ∝ a' b, which is g if a' = a (paper, Section 3
 and App. B.3)."""

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.checking import Judgement
-from guardwrap.outcomes import SAMPLER, Draw
+from guardwrap.outcomes import SAMPLER, Draw, Outcome
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
@@ -367,11 +367,7 @@ class RequestState:
         self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
         if text is not None:
-            if self.live is not None:
-                self.live.accept(self.texts, text)
-            self.accepted.append(text)
-            if self.request.on_text is not None:
-                self.request.on_text(self.request.prompt.number, text)
+            self._accept(text)
         else:
             self._reject(judged)
         if len(self.accepted) == self.wanted:
@@ -385,6 +381,20 @@ class RequestState:
             self.ended = "max_attempts"
         elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
             self.ended = "max_tokens"
+
+    def _accept(self, text: Draw) -> None:
+        """Return a text to the user, and pass on what was not passed on yet."""
+        if self.live is not None:
+            self.live.accept(self.texts, text)
+        self.accepted.append(text)
+        if self.request.on_text is not None:
+            self.request.on_text(self.request.prompt.number, text)
+
+    def recall(self, known: Outcome) -> None:
+        """End with an outcome that was known before anything was drawn."""
+        for draw in known.draws:
+            self._accept(draw)
+        self.ended = known.report.ended
 
     def _reject(self, judged: JudgedAttempt) -> None:
         """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""

@@ -6,6 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -66,6 +67,10 @@ class SessionConfig:
         Whether constraint files may name Python functions.
     on_exhausted
         What to do about texts that are missing because the budget ended.
+    deterministic
+        Whether nothing that is computed at the same time may change a text.
+    cache
+        The file with the answers of earlier calls; None for none.
     """
 
     tokenizer: Any = None
@@ -77,6 +82,8 @@ class SessionConfig:
     seed: int | None = None
     allow_code: bool = False
     on_exhausted: Missing = "raise"
+    deterministic: bool = False
+    cache: str | Path | None = None
 
 
 class BaseSession(ABC):
@@ -314,6 +321,11 @@ class BaseSession(ABC):
     def _size(self, own: Mapping[str, Any]) -> int:
         """Return the most attempts that a call draws in parallel."""
         return self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
+
+    @property
+    def has_seed(self) -> bool:
+        """Whether calls that give no seed repeat when the wrapper is made again."""
+        return self._seed is not None
 
     def next_seed(self) -> int:
         """Return the seed of a call that gives none: the next one of this session."""

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from guardwrap.answer_cache.call_cache import CallCache
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.transformers_loop import GenerateBackend
@@ -99,6 +100,8 @@ class Job:
         Computes log-weights, for samplers that use them.
     causal
         Whether the model is a causal language model, which guardwrap's own decoding loop draws from.
+    separate
+        Whether each attempt is computed alone, so that no other changes it.
     each
         The options of each prompt, in order; None if they are the same for all.
     batches
@@ -107,6 +110,8 @@ class Job:
         Where calls in event loops learn; None for a thread of its own.
     on_exhausted
         What to do about texts that are missing in the end.
+    cache
+        Answers requests from those of earlier calls; None for no cache.
     repair
         Repair turns for prompts whose budget ended; None for none.
     span
@@ -138,10 +143,12 @@ class Job:
     proposal: Callable[[Constraint, Any], str] | None = None
     weigh: Weigh | None = None
     causal: bool = False
+    separate: bool = False
     each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
     threads: CallThreads | None = None
     on_exhausted: OnExhausted = "raise"
+    cache: CallCache | None = None
     repair: Repair | None = None
     span: CallSpan | None = None
     called: float = field(default_factory=time.monotonic)
@@ -276,7 +283,7 @@ class Job:
         repairs = self.repair is not None and not asked.sampler.records
         if self.repair is not None and repairs:
             self.repair.require_prompt(prompt.given)
-        return Request(
+        request = Request(
             prompt=prompt,
             constraint=asked.constraint,
             sampler=asked.sampler,
@@ -294,6 +301,7 @@ class Job:
             pass_on=self.pass_on,
             **how,
         )
+        return request if self.cache is None else self.cache.answered(request)
 
     def _repair_turn(
         self, asked: RequestOptions, turn: int, request: Request, outcome: Outcome, rejected: RejectedAttempt
@@ -320,7 +328,9 @@ class Job:
 
     def backend(self) -> Backend:
         """Make the backend that draws the attempts of this call."""
-        return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
+        if not self.causal:
+            return GenerateBackend(1 if self.separate else self.batch_size)
+        return backend_for(self.model, self.batch_size, separate=self.separate)
 
     def served(
         self, requests: Iterator[Request], *, alone: bool = False
@@ -341,6 +351,8 @@ class Job:
         else:
             served = self.batches.serve(self._key, self.backend, requests, window=window)
         for request, outcome in served:
+            if self.cache is not None:
+                self.cache.write()
             prompt: Any = request.prompt
             yield prompt, request.constraint, outcome
 
@@ -353,6 +365,8 @@ class Job:
             batches.aserve(self._key, self.backend, requests, window=WINDOW * self.batch_size, on_busy=self.on_busy)
         ) as served:
             async for request, outcome in served:
+                if self.cache is not None:
+                    await (self.threads or CallThreads()).run(self.cache.write)
                 prompt: Any = request.prompt
                 yield prompt, request.constraint, outcome
 
@@ -384,7 +398,7 @@ def _side_by_side(
         raise UsageError(f"{_ONE_EACH}; there are fewer prompts than items")
 
 
-def backend_for(model: Any, size: int) -> Backend:
+def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
     """Make the backend that draws from a causal model.
 
     Parameters
@@ -393,5 +407,7 @@ def backend_for(model: Any, size: int) -> Backend:
         The model.
     size
         The most attempts drawn in parallel.
+    separate
+        Whether each attempt is computed alone, so that no other changes it.
     """
-    return RefillBackend(partial(select_rows(model), model), size)
+    return RefillBackend(partial(select_rows(model, separate=separate), model), size)

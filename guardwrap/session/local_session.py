@@ -16,6 +16,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from guardwrap.answer_cache.answer_file import AnswerFile
+from guardwrap.answer_cache.call_cache import CallCache
+from guardwrap.answer_cache.call_context import cache_of
 from guardwrap.backends.refill.mode_selection import select_rows, slower_because
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.base import Constraint
@@ -70,6 +73,8 @@ class LocalSession(BaseSession):
         The class that reads and renders the pipeline's calls.
     batch_size : int
         The most attempts drawn in parallel.
+    deterministic : bool
+        Whether each attempt is computed alone.
     proposal : Proposal or None
         What attempts are drawn from, if not the model itself.
     adapter : Loaded or Checkpoint or None
@@ -96,6 +101,8 @@ class LocalSession(BaseSession):
         require_accepted(read_on_exhausted(self.on_exhausted)[0], self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size: int = require_whole("batch_size", size, 1)
+        self.deterministic = config.deterministic
+        self._answers = None if config.cache is None else AnswerFile(config.cache)
         self._stable: dict[str, StablePrefix] = {}
         self._learned: OrderedDict[Any, tuple[TwistedConstraint, Any]] = OrderedDict()
         self._learning = Lock()
@@ -114,7 +121,7 @@ class LocalSession(BaseSession):
         elsewhere = self.proposal is not None and not self.proposal.only_masks(self.pipe)
         if self.call_class.causal and not elsewhere and not has_dropout(self.model):
             with suppress(Exception):
-                select_rows(self.model)
+                select_rows(self.model, separate=self.deterministic)
 
     @property
     def model(self) -> Any:
@@ -352,8 +359,8 @@ class LocalSession(BaseSession):
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
         if causal:
-            select_rows(model)  # test the model before prompts are consumed
-            slower = slower_because(model)
+            select_rows(model, separate=self.deterministic)  # test the model before prompts are consumed
+            slower = slower_because(model, separate=self.deterministic)
             notes += () if slower is None else (slower,)
         return Job(
             call,
@@ -367,8 +374,10 @@ class LocalSession(BaseSession):
             masked=masked,
             twists=twists,
             vocabulary=None if masked is None else stable.vocabulary,
-            weigh=None if proposal is None or by_mask else Weigher(self.model, model),
+            weigh=None if proposal is None or by_mask else Weigher(self.model, model, alone=self.deterministic),
             causal=causal,
+            separate=self.deterministic,
+            cache=self._cache(own, call, proposal, model),
             each=each,
             batches=self.batches,
             threads=self.threads,
@@ -404,6 +413,17 @@ class LocalSession(BaseSession):
             if len(self._learned) > TWISTS:
                 self._learned.popitem(last=False)
         return Twists(learned, proposal.twisted.strength)
+
+    def _cache(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None, model: Any) -> CallCache | None:
+        """Return the cache of a call; None without a file of answers."""
+        if self._answers is None:
+            return None
+        refused = None if own.get("seed") is not None or self.has_seed else "the call has no seed"
+        if proposal is not None and proposal.twisted is not None:
+            refused = "what Twisted() has learned may change"
+        masked = None if proposal is None or proposal.masked is None else proposal.masked.unseen
+        options = self.deterministic, masked
+        return cache_of(self._answers, call, models=(self.model, model), options=options, refused=refused)
 
     def _adapter_in(self, own: Mapping[str, Any]) -> Any:
         """Return the adapter of a call; False or None for none. Read once, as another thread may load or unload it."""

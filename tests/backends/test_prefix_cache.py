@@ -44,7 +44,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_attempts_are_those_of_drawing_everything_anew(
     kind: Any, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
     with_it = attempts(small(), batch_size)
     anew(monkeypatch)
     assert attempts(small(), 32) == with_it

@@ -327,7 +327,7 @@ def failing_rows(monkeypatch: pytest.MonkeyPatch, at: int, changed: Callable[[],
         return forward(self, *arguments)
 
     monkeypatch.setattr(Plain, "forward", failing)
-    monkeypatch.setattr("guardwrap.session.job.select_rows", lambda model: Plain)
+    monkeypatch.setattr("guardwrap.session.job.select_rows", lambda model, separate: Plain)
 
 
 def long_world() -> World:

@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from guardwrap.backends.float32 import HALF, in_float32
 from guardwrap.backends.refill.row_states import Ids, Plain, Rows, Wave, fresh_cache, in_one_pass, run_model, taken_by
+from guardwrap.backends.refill.separate_rows import Separate, SeparatePlain
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.regex_analysis import filtered_warnings
@@ -33,7 +34,7 @@ text in ``"refill"``, 2.56 in ``"evict-only"``, 17.4 in ``"plain"``, which gets 
 
 
 @torch.no_grad()
-def select_rows(model: Any) -> type[Rows]:
+def select_rows(model: Any, *, separate: bool = False) -> type[Rows]:
     """Return the fastest class of rows that reproduces this model's logits.
 
     Each class is tested with prompts of different lengths, rows that end, and rows that join later. Its logits are
@@ -44,18 +45,21 @@ def select_rows(model: Any) -> type[Rows]:
     ----------
     model
         A causal language model.
+    separate
+        Whether a row's logits must not depend on other rows, not even by rounding.
 
     Returns
     -------
     type
-        Slots, Wave or Plain, which create an empty batch when called with the model. The result is cached for the
-        lifetime of the model.
+        Slots, Wave or Plain, or if ``separate`` Separate or SeparatePlain, which create an empty batch when called
+        with the model. The result is cached for the lifetime of the model.
     """
     results = _chosen.setdefault(model, {})
-    key = (model.dtype, str(model.device))
+    key = (model.dtype, str(model.device), separate)
     if key not in results:
-        results[key] = kind, reason = _tested(model)
-        if reason is not None:
+        kinds: tuple[type[Rows], ...] = (Separate, SeparatePlain) if separate else (Slots, Wave, Plain)
+        results[key] = kind, reason = _tested(model, *kinds)
+        if reason is not None and not separate:
             words = "%s is drawn in the slower mode %r, which takes about %g times as long: %s (see `guardwrap doctor`)"
             logger.warning(words, type(model).__name__, kind.name, SLOWER[kind.name], reason)
     return results[key][0]
@@ -67,9 +71,9 @@ def as_tried(model: Any, like: Any) -> Any:
     return model
 
 
-def slower_because(model: Any) -> str | None:
+def slower_because(model: Any, *, separate: bool = False) -> str | None:
     """Return a sentence for reports on why ``select_rows`` did not choose the fastest mode; None if it did."""
-    result = _chosen.get(model, {}).get((model.dtype, str(model.device)))
+    result = _chosen.get(model, {}).get((model.dtype, str(model.device), separate))
     if result is None or result[1] is None:
         return None
     return f"drawn in the slower mode {result[0].name!r}: {result[1]}"
@@ -78,16 +82,19 @@ def slower_because(model: Any) -> str | None:
 _chosen: WeakKeyDictionary[Any, dict[Any, tuple[type[Rows], str | None]]] = WeakKeyDictionary()
 
 
-def _tested(model: Any) -> tuple[type[Rows], str | None]:
-    """Return the fastest class that reproduces the model's logits, and why no faster class does, or None."""
+def _tested(model: Any, *kinds: type[Rows]) -> tuple[type[Rows], str | None]:
+    """Return the first class that reproduces the model's logits, and why no earlier class does, or None.
+
+    The last class keeps no states and needs no test.
+    """
+    *cached, plain = kinds
     _require_generate(model)
     if frequencies := _rope_types(model.config.get_text_config()) & {"dynamic", "longrope"}:
-        return Plain, f"with {frequencies.pop()} rotary embeddings, the longest row of a batch changes all others"
+        return plain, f"with {frequencies.pop()} rotary embeddings, the longest row of a batch changes all others"
     if not taken_by(model) & set(CACHE_NAMES):
-        return Plain, f"its forward does not accept a supported cache ({', '.join(CACHE_NAMES)})"
+        return plain, f"its forward does not accept a supported cache ({', '.join(CACHE_NAMES)})"
     reasons = []
-    kinds: tuple[type[Slots] | type[Wave], ...] = (Slots, Wave)
-    for kind in kinds:
+    for kind in cached:
         try:
             error, tolerance = _measured(model, partial(_difference, kind, model))
         except torch.OutOfMemoryError as reason:  # not a property of the model, so the result must not be cached
@@ -102,7 +109,7 @@ def _tested(model: Any) -> tuple[type[Rows], str | None]:
         reasons.append(
             f"with {kind.name!r} its logits differ by {error:.2g} standard deviations, more than {tolerance:.2g}"
         )
-    return Plain, "; ".join(reasons)
+    return plain, "; ".join(reasons)
 
 
 def _measured(model: Any, difference: Callable[[], float]) -> tuple[float, float]:

@@ -105,11 +105,12 @@ def test_architectures_that_need_the_plain_mode(name: str) -> None:
     assert all(outcome.ok for outcome in guarded.run(["ab", "hello"], max_new_tokens=4))
 
 
-def same_as_generate(model: Any) -> None:
+def same_as_generate(model: Any, *, deterministic: bool = False) -> None:
     """Greedy search on prompts of different lengths, more of them than rows, against generate on each alone."""
     tokenizer = character_tokenizer(LETTERS)
     prompts = ["a", "hello there", "some words", "b c", "once upon a time", "hello there", "x"]
-    guarded = GuardedGenerator(model, Length(min=0), tokenizer=tokenizer, batch_size=3)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "batch_size": 3, "deterministic": deterministic}
+    guarded = GuardedGenerator(model, Length(min=0), **options)
     outcomes = guarded.run(prompts, do_sample=False, max_new_tokens=9, min_new_tokens=2, progress=False)
     for prompt, outcome in zip(prompts, outcomes, strict=True):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
@@ -133,7 +134,7 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
     usual = texts()
     from guardwrap.session import job
 
-    monkeypatch.setattr(job, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
     assert texts() == usual
     assert modes == {"refill", kind.name}
 
@@ -443,7 +444,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 ) -> None:
     from guardwrap.session import job
 
-    monkeypatch.setattr(job, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
     judged = Keyword("b", whole_words=False)
     prompts = ["ab", "a", "cde f. ab", "ab"]
     settings: dict[str, Any] = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}
