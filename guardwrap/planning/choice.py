@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
@@ -81,11 +82,14 @@ def with_choice(
     if not first:
         return prompts, session.job({**options, "sampler": rejection})
     budgets = session.budgets(len(first), {**some, "seed": 0})
-    # A plan takes at most as long as the call itself may.
-    seconds = min(map(_seconds, budgets))
-    most = seconds if math.isfinite(seconds) else None
+    # Both plans together take at most as long as the call itself may.
+    seconds, began = min(map(_seconds, budgets)), time.monotonic()
     drawn = 0
     for pilot in (None, MOST):  # the cheap plan first, which is enough if most texts pass
+        left = seconds - (time.monotonic() - began)
+        if left <= 0:
+            break
+        most = left if math.isfinite(left) else None
         study = studied(session, first, pilot, {**some, "seed": seed_for(seed, f"auto {pilot}")}, most)
         drawn += study.plan.spent[0]
         way, why = _best(study, budgets, drawn)

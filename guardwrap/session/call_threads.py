@@ -14,6 +14,9 @@ __all__ = ["CallThreads"]
 
 Made = TypeVar("Made")
 
+PLANS = 4
+"""Plans at a time. Most take 8 to 64 attempts, and would wait for one of a rare rule that takes 1 000."""
+
 
 class CallThreads:
     """The threads of one wrapper, started when they are first used. They end when the wrapper is no longer used."""
@@ -21,6 +24,7 @@ class CallThreads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(thread_name_prefix="guardwrap-call")
         self._learner = ThreadPoolExecutor(1, "guardwrap-learner")
+        self._planner = ThreadPoolExecutor(PLANS, "guardwrap-planner")
 
     def __reduce__(self) -> tuple[type[CallThreads], tuple[()]]:
         """Copy or pickle without the threads: a copy of a wrapper starts its own."""
@@ -32,16 +36,22 @@ class CallThreads:
         return await asyncio.get_running_loop().run_in_executor(self._short, lambda: context.run(work))
 
     async def learn(self, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
-        """Return the result of work that draws attempts before a call can begin, one call of the wrapper at a time.
+        """Return the result of work that learns a twist, one call of the wrapper at a time.
 
         Parameters
         ----------
         work
-            Learns a twist, or makes a plan.
+            Draws attempts before a call can begin.
         on_busy
             Called with True before the work and with False after it, in the thread that does it.
         """
+        return await self._result(self._learner, work, on_busy)
 
+    async def plan(self, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
+        """Return the result of work that makes a plan, ``PLANS`` calls of the wrapper at a time; see ``learn``."""
+        return await self._result(self._planner, work, on_busy)
+
+    async def _result(self, pool: ThreadPoolExecutor, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
         def done() -> Made:
             if on_busy is not None:
                 on_busy(True)
@@ -51,4 +61,4 @@ class CallThreads:
                 if on_busy is not None:
                     on_busy(False)
 
-        return await asyncio.get_running_loop().run_in_executor(self._learner, done)
+        return await asyncio.get_running_loop().run_in_executor(pool, done)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from guardwrap import GuardedGenerator, Keyword, Twisted
+from guardwrap.planning.choice import with_choice
+from guardwrap.session import call_threads
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.job import Job
 from guardwrap.testing import llama_world
@@ -51,6 +53,41 @@ def test_negative_control_one_thread_for_both(monkeypatch):
     first, second = (GuardedGenerator(llama_world(seed).pipeline(), RULE, proposal=Twisted()) for seed in (0, 1))
     second.session.threads = first.session.threads
     assert both(monkeypatch, first, second) == (False, False)
+
+
+def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
+    """Plan two calls of a wrapper while the first plan does not end; return whether each call has ended."""
+    guarded = GuardedGenerator(llama_world(0).pipeline(), RULE, sampler="auto")
+    begun, released = threading.Event(), threading.Event()
+
+    def slowly(session: Any, prompts: Any, options: Any, job: Any) -> Any:
+        if job.asked.seed == 1:
+            begun.set()
+            released.wait(SECONDS)
+        return with_choice(session, prompts, options, job)
+
+    monkeypatch.setattr("guardwrap.generator.with_choice", slowly)
+
+    async def run() -> tuple[bool, bool]:
+        slow = asyncio.create_task(guarded.arun(["a"], seed=1))
+        await asyncio.to_thread(begun.wait, SECONDS)
+        quick = asyncio.create_task(guarded.arun(["a"], seed=2))
+        await asyncio.wait({quick}, timeout=3)
+        ended = slow.done(), quick.done()
+        released.set()
+        await asyncio.gather(slow, quick)
+        return ended
+
+    return asyncio.run(run())
+
+
+def test_a_long_plan_delays_no_short_one(monkeypatch):
+    assert plans(monkeypatch) == (False, True)
+
+
+def test_negative_control_one_plan_at_a_time(monkeypatch):
+    monkeypatch.setattr(call_threads, "PLANS", 1)
+    assert plans(monkeypatch) == (False, False)
 
 
 def test_the_threads_end_with_the_wrapper_and_are_not_copied():
