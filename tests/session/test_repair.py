@@ -4,6 +4,7 @@ Covers ``session/repair.py``.
 """
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -246,6 +247,51 @@ def test_an_error_of_the_users_function_ends_its_call_alone() -> None:
     assert isinstance(failed, ZeroDivisionError | CheckFailed)
     alone = guarded.run([WORLD.prompt] * 30, on_exhausted=Repair(message=another_prompt), seed=2, **WORLD.settings)
     assert [each.texts for each in others] == [each.texts for each in alone]
+
+
+def test_other_calls_continue_while_the_next_prompt_is_made() -> None:
+    """Explaining a rejection and tokenizing a longer chat would hold up everyone in the batch."""
+    waits, others_ended = threading.Event(), threading.Event()
+    continued: list[bool] = []
+
+    def slow(prompt: str, rejected: RejectedAttempt) -> str:
+        waits.set()
+        continued.append(others_ended.wait(10))
+        return another_prompt(prompt, rejected)
+
+    guarded = GuardedGenerator(WORLD.pipeline(), RULE, budget=ONE)
+
+    async def both() -> list[Outcome]:
+        repair = Repair(message=slow)
+        repaired = asyncio.create_task(guarded.arun([WORLD.prompt] * 30, on_exhausted=repair, seed=2, **WORLD.settings))
+        await asyncio.to_thread(waits.wait, 10)
+        await guarded.arun([WORLD.prompt] * 30, seed=1, **WORLD.settings)
+        others_ended.set()
+        return await repaired
+
+    outcomes = asyncio.run(both())
+    assert continued
+    assert all(continued), "the batch waited"
+    alone = guarded.run([WORLD.prompt] * 30, on_exhausted=Repair(message=another_prompt), seed=2, **WORLD.settings)
+    assert [each.texts for each in outcomes] == [each.texts for each in alone]
+
+
+def test_a_next_prompt_that_is_never_made_ends_with_the_timeout() -> None:
+    let_go = threading.Event()
+    returned: list[bool] = []
+
+    def never(prompt: str, rejected: RejectedAttempt) -> str:
+        returned.append(let_go.wait(10))
+        return prompt
+
+    guarded = GuardedGenerator(WORLD.pipeline(), Regex("x") & RULE, budget=Budget(max_attempts=1, timeout=0.3))
+    repair = Repair(message=never, otherwise=Fallback(lambda prompt: "bx"))
+    try:
+        (outcome,) = asyncio.run(guarded.arun(WORLD.prompt, on_exhausted=repair, **WORLD.settings))
+        assert not returned
+    finally:
+        let_go.set()
+    assert outcome.texts == ("bx",)
 
 
 def test_attempts_for_estimates_are_not_repaired() -> None:
