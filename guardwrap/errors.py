@@ -5,6 +5,7 @@
     GuardwrapError
     ├── UsageError (ValueError)        a call that cannot work: unknown keyword, unsupported setting
     │   ├── PromptError                an empty prompt, or one longer than the model's context
+    │   │   └── ContextExceeded        a prompt, or a prompt and its longest text, longer than the context
     │   └── UnknownName                no such kind, sampler or catalogue entry; names the nearest one
     ├── ConstraintError (ValueError)   a constraint that is not well formed
     │   ├── SpecError                  the same in a constraint file; names path and line
@@ -42,6 +43,7 @@ __all__ = [
     "BudgetExhausted",
     "CheckFailed",
     "ConstraintError",
+    "ContextExceeded",
     "Deterministic",
     "EndpointError",
     "GenerationFailed",
@@ -92,6 +94,10 @@ class UsageError(GuardwrapError, ValueError):
 
 class PromptError(UsageError):
     """A prompt that the model cannot continue: empty, or longer than the context."""
+
+
+class ContextExceeded(PromptError):
+    """A prompt that does not fit into the model's context, by itself or with the longest text that it may get."""
 
 
 class UnknownName(UsageError):

@@ -87,6 +87,10 @@ budget:
   # max_computed_tokens: null
   # timeout: null
 
+# Chats only: turns in which the model repairs a rejected answer after the budget is spent, as in
+#     repair: {{max_turns: 2, message: "Your answer was rejected: {{reasons}}. Answer again."}}
+# repair: null
+
 # Examples of texts. guardwrap check tests the constraint with them.
 examples:
   accepts:

@@ -1,8 +1,8 @@
 """Constraint files: their contents, how to read one, and how to write one.
 
 A file has the fields ``guardwrap: 1`` (the version of the format) and ``constraint``, and optionally ``name``,
-``description``, ``sampler``, ``proposal``, ``adapter``, ``budget`` and ``examples``. Files are data: one that names
-code (``kind: python``) is rejected unless the caller allows it.
+``description``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``repair`` and ``examples``. Files are data: one
+that names code (``kind: python``) is rejected unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from guardwrap.constraints.base import Constraint, constraints_in, held, walk
 from guardwrap.constraints.files.constraint_data import Whole
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
+from guardwrap.constraints.files.repair_field import ARepair, repair_spelt
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
 from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
 from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
@@ -57,6 +58,9 @@ class ConstraintFile:
         combined with a mask or a twist, but with no other proposal.
     sample
         Values with which ``accepts`` and ``rejects`` are tested, if the constraint has placeholders.
+    repair
+        Repair turns for missing texts, as arguments of ``Repair``: ``max_turns`` and ``message``; None for the caller's
+        choice.
     """
 
     constraint: Constraint
@@ -70,6 +74,7 @@ class ConstraintFile:
     proposal: Prompt | Masked | Twisted | None = None
     adapter: Adapter | None = None
     sample: Mapping[str, Any] = field(default_factory=dict)
+    repair: Mapping[str, Any] | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -137,6 +142,8 @@ class _File(_Strict):
         A trained adapter that attempts are drawn from.
     budget
         How much may be spent on one prompt.
+    repair
+        Turns of a chat in which the model repairs a rejected answer after the budget is spent: a number, or options.
     examples
         Texts that the constraint must accept or reject; guardwrap check tests them.
     """
@@ -150,6 +157,7 @@ class _File(_Strict):
     proposal: AProposal | None = None
     adapter: AnAdapter | None = None
     budget: Budget | None = None
+    repair: ARepair | None = None
     examples: _Examples = _Examples()
 
     @field_validator("guardwrap", mode="before")
@@ -276,6 +284,7 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
         file.proposal,
         file.adapter,
         file.examples.fields_,
+        file.repair,
     )
 
 
@@ -344,6 +353,8 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         data["adapter"] = adapter_spelt(file.adapter)
     if file.budget is not None:
         data["budget"] = asdict(file.budget)
+    if file.repair is not None:
+        data["repair"] = repair_spelt(file.repair)
     examples: dict[str, Any] = {"fields": dict(file.sample)} if file.sample else {}
     examples |= {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
     if examples:
