@@ -36,8 +36,12 @@ class _Turns(BaseModel):
     )
 
 
+def _in_turns(count: int) -> dict[str, Any]:
+    return {"max_turns": count, "message": MESSAGE}
+
+
 ARepair: Any = Annotated[
-    Annotated[int, Field(ge=1), AfterValidator(lambda count: {"max_turns": count, "message": MESSAGE}), Tag("a number")]
+    Annotated[int, Field(ge=1, strict=True), AfterValidator(_in_turns), Tag("a number")]
     | Annotated[_Turns, AfterValidator(vars), Tag("options")],
     Discriminator(lambda value: "options" if isinstance(value, dict) else "a number"),
 ]
