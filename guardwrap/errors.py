@@ -9,6 +9,7 @@
     │   └── UnknownName                no such kind, sampler or catalogue entry; names the nearest one
     ├── ConstraintError (ValueError)   a constraint that is not well formed
     │   ├── SpecError                  the same in a constraint file; names path and line
+    │   │   └── ForeignFile            a YAML file that is probably meant for something else
     │   └── Unsatisfiable              no text can satisfy it
     ├── ModelError                     the model or its files cannot be used
     │   └── EndpointError              a server cannot be used: unreachable, wrong key or model, too many failures
@@ -46,6 +47,7 @@ __all__ = [
     "ContextExceeded",
     "Deterministic",
     "EndpointError",
+    "ForeignFile",
     "GenerationFailed",
     "GuardwrapError",
     "ModelError",
@@ -126,6 +128,10 @@ class ConstraintError(GuardwrapError, ValueError):
 
 class SpecError(ConstraintError):
     """A constraint file that is not well formed; the message names the path and the line."""
+
+
+class ForeignFile(SpecError):
+    """A YAML file that is probably meant for something else: it is empty, no mapping, or lacks the format's version."""
 
 
 class Unsatisfiable(ConstraintError):

@@ -23,7 +23,7 @@ from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
 from guardwrap.environment.process import quieten_transformers
-from guardwrap.errors import GuardwrapError, UsageError, quoted
+from guardwrap.errors import ForeignFile, GuardwrapError, UsageError, quoted
 from guardwrap.outcomes import Draw
 
 __all__ = ["CheckedText", "check", "check_texts"]
@@ -183,12 +183,7 @@ def _checked(
     except GuardwrapError as error:
         message = str(error) if name in str(error) else f"{name}: {error}"
         way_out = "; keep other YAML files out of the folder, or name the constraint files" if listed else ""
-        return CheckedFile(name, error=f"{message}{way_out if _is_foreign(message) else ''}")
-
-
-def _is_foreign(message: str) -> bool:
-    """Return whether an error says that a YAML file is probably no constraint file."""
-    return "begin the file with" in message or "a constraint file is a mapping" in message
+        return CheckedFile(name, error=f"{message}{way_out if isinstance(error, ForeignFile) else ''}")
 
 
 def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedText]) -> CheckedFile:

@@ -28,7 +28,7 @@ from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Invalid, read_document
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
-from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
+from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UsageError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse"]
@@ -267,7 +267,7 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
     if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
         under = "" if "constraint" in source.data else ", and write the rules under 'constraint:'"
-        raise SpecError(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
+        raise ForeignFile(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
     template, source_with_values = _template_in(source, allow_code)
     file = source_with_values.read(_a_file(), allow_code=allow_code)
     if _is_too_deep(file.constraint):  # only possible through other files: the depth of each file is limited already
