@@ -20,6 +20,7 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, constraints_in, held, walk
 from guardwrap.constraints.files.constraint_data import Whole
 from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.message_example import AnExample
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
 from guardwrap.constraints.files.repair_field import ARepair, repair_spelt
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
@@ -61,6 +62,9 @@ class ConstraintFile:
     repair
         Repair turns for missing texts, as arguments of ``Repair``: ``max_turns`` and ``message``; None for the caller's
         choice.
+    accepted_messages, rejected_messages
+        Example messages that the constraint must accept or reject, for rules on parts of messages: their ``content``,
+        ``reasoning`` and ``tool_calls``.
     """
 
     constraint: Constraint
@@ -75,6 +79,8 @@ class ConstraintFile:
     adapter: Adapter | None = None
     sample: Mapping[str, Any] = field(default_factory=dict)
     repair: Mapping[str, Any] | None = None
+    accepted_messages: tuple[Mapping[str, Any], ...] = ()
+    rejected_messages: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -109,8 +115,8 @@ class _Strict(BaseModel):
 
 
 class _Examples(_Strict):
-    accepts: list[str] = []
-    rejects: list[str] = []
+    accepts: list[AnExample] = []
+    rejects: list[AnExample] = []
     fields_: dict[str, Any] = Field(
         default={},
         alias="fields",
@@ -145,7 +151,7 @@ class _File(_Strict):
     repair
         Turns of a chat in which the model repairs a rejected answer after the budget is spent: a number, or options.
     examples
-        Texts that the constraint must accept or reject; guardwrap check tests them.
+        Texts or messages that the constraint must accept or reject; guardwrap check tests them.
     """
 
     guardwrap: Literal[1]
@@ -278,14 +284,24 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
         file.description,
         file.sampler,
         file.budget,
-        tuple(file.examples.accepts),
-        tuple(file.examples.rejects),
+        _texts(file.examples.accepts),
+        _texts(file.examples.rejects),
         source,
         file.proposal,
         file.adapter,
         file.examples.fields_,
         file.repair,
+        _messages(file.examples.accepts),
+        _messages(file.examples.rejects),
     )
+
+
+def _texts(examples: list[Any]) -> tuple[str, ...]:
+    return tuple(each for each in examples if isinstance(each, str))
+
+
+def _messages(examples: list[Any]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(each["message"] for each in examples if not isinstance(each, str))
 
 
 def _template_in(source: Document, allow_code: bool) -> tuple[ConstraintTemplate | None, Document]:
@@ -356,7 +372,12 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
     if file.repair is not None:
         data["repair"] = repair_spelt(file.repair)
     examples: dict[str, Any] = {"fields": dict(file.sample)} if file.sample else {}
-    examples |= {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
+    for key, texts, messages in (
+        ("accepts", file.accepts, file.accepted_messages),
+        ("rejects", file.rejects, file.rejected_messages),
+    ):
+        if listed := [*texts, *({"message": dict(message)} for message in messages)]:
+            examples[key] = listed
     if examples:
         data["examples"] = examples
     try:
