@@ -151,14 +151,27 @@ def generate(
         source = dataclasses.replace(source, read_own=read_own)
     results = OutputOptions(output, resume, overwrite, retry_failed, quiet, show_rejected)
     if ray is not None:
-        from guardwrap.cli.ray_run import on_ray
-
-        if timeout is not None:
-            raise UsageError("--timeout does not work with --ray, whose workers have clocks of their own; leave it out")
-        on_ray(request, source, results, address=ray, workers=workers or 1, gpus=worker_gpus or 0)
+        _write_with_workers(request, source, results, timeout, address=ray, workers=workers, gpus=worker_gpus)
         return
     _require_none({"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus})
     _write_texts(request, source, results)
+
+
+def _write_with_workers(
+    request: GenerateRequest,
+    source: PromptSource,
+    results: OutputOptions,
+    timeout: float | None,
+    *,
+    address: str,
+    workers: int | None,
+    gpus: float | None,
+) -> None:
+    from guardwrap.cli.ray_run import on_ray
+
+    if timeout is not None:
+        raise UsageError("--timeout does not work with --ray, whose workers have clocks of their own; leave it out")
+    on_ray(request, source, results, address=address, workers=workers or 1, gpus=gpus or 0)
 
 
 def _require_none(ray_options: Mapping[str, Any]) -> None:
