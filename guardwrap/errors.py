@@ -5,9 +5,11 @@
     GuardwrapError
     ├── UsageError (ValueError)        a call that cannot work: unknown keyword, unsupported setting
     │   ├── PromptError                an empty prompt, or one longer than the model's context
+    │   │   └── ContextExceeded        a prompt, or a prompt and its longest text, longer than the context
     │   └── UnknownName                no such kind, sampler or catalogue entry; names the nearest one
     ├── ConstraintError (ValueError)   a constraint that is not well formed
     │   ├── SpecError                  the same in a constraint file; names path and line
+    │   │   └── ForeignFile            a YAML file that is probably meant for something else
     │   └── Unsatisfiable              no text can satisfy it
     ├── ModelError                     the model or its files cannot be used
     │   └── EndpointError              a server cannot be used: unreachable, wrong key or model, too many failures
@@ -42,8 +44,10 @@ __all__ = [
     "BudgetExhausted",
     "CheckFailed",
     "ConstraintError",
+    "ContextExceeded",
     "Deterministic",
     "EndpointError",
+    "ForeignFile",
     "GenerationFailed",
     "GuardwrapError",
     "ModelError",
@@ -94,6 +98,10 @@ class PromptError(UsageError):
     """A prompt that the model cannot continue: empty, or longer than the context."""
 
 
+class ContextExceeded(PromptError):
+    """A prompt that does not fit into the model's context, by itself or with the longest text that it may get."""
+
+
 class UnknownName(UsageError):
     """A name that is not registered.
 
@@ -120,6 +128,10 @@ class ConstraintError(GuardwrapError, ValueError):
 
 class SpecError(ConstraintError):
     """A constraint file that is not well formed; the message names the path and the line."""
+
+
+class ForeignFile(SpecError):
+    """A YAML file that is probably meant for something else: it is empty, no mapping, or lacks the format's version."""
 
 
 class Unsatisfiable(ConstraintError):

@@ -81,6 +81,7 @@ class GuardedGenerator(PipelineLike):
     on_exhausted
         What to do when the budget ends before all texts are accepted: ``"raise"`` BudgetExhausted, return None for
         each missing text (``"none"``), return a ``Fallback``, or let the model ``Repair`` its answer in further turns.
+        A ``Repair`` replaces the constraint file's ``repair``; with anything else, the file's turns come first.
     batch_size
         The most attempts drawn in parallel. None uses the pipeline's batch size, or 32. With encoder-decoder models,
         images and speech, only attempts of the same prompt are drawn in parallel.

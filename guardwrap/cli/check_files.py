@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from guardwrap.constraints.files.catalogue_files import catalogue_names
+from guardwrap.constraints.files.message_example import read_message
 from guardwrap.documents import lexical
+from guardwrap.documents.validation import Invalid
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import PromptError, UsageError, first_line, nearest
 from guardwrap.prompt_files.prompts import lines
@@ -22,9 +24,9 @@ _EXPECTED = {"pass": True, "fail": False, True: True, False: False}
 
 @dataclass(frozen=True, slots=True)
 class ExpectedText:
-    """A text, and whether it should be accepted."""
+    """A text or a message, and whether it should be accepted."""
 
-    text: str
+    text: str | Mapping[str, Any]
     expected: bool = True
 
 
@@ -79,7 +81,7 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedT
         Texts that should be accepted.
     paths
         Files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of JSON is a
-        string, or an object with the fields "text" and "expected" ("pass", "fail", true or false; default: "pass").
+        string, or an object with "text" or "message", and "expected" ("pass", "fail", true or false; default: "pass").
 
     Raises
     ------
@@ -103,8 +105,8 @@ def _of_json(where: str, line: str) -> ExpectedText:
     except (ValueError, OverflowError, RecursionError) as error:
         raise PromptError(f"{where}: not JSON: {first_line(error)}") from None
     fields: dict[str, Any] = {"text": value} if isinstance(value, str) else value
-    if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
-        raise PromptError(f'{where}: give a string, or an object with "text" (a string) and "expected"')
+    if not isinstance(fields, dict) or isinstance(fields.get("text"), str) == ("message" in fields):
+        raise PromptError(f'{where}: give a string, or an object with "text" (a string) or "message", and "expected"')
     if "expected" not in fields:  # other fields are allowed, but a misspelled one would change the result
         for name in fields:
             if meant := nearest(name, ["expected"]):
@@ -112,4 +114,9 @@ def _of_json(where: str, line: str) -> ExpectedText:
     expected = fields.get("expected", True)
     if not isinstance(expected, str | bool) or expected not in _EXPECTED:
         raise PromptError(f'{where}: "expected" must be "pass" or "fail"')
-    return ExpectedText(fields["text"], _EXPECTED[expected])
+    if "message" not in fields:
+        return ExpectedText(fields["text"], _EXPECTED[expected])
+    try:
+        return ExpectedText(read_message(fields["message"]), _EXPECTED[expected])
+    except Invalid as invalid:
+        raise PromptError(f"{where}: message: {invalid}") from None

@@ -15,6 +15,10 @@ _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
         r"draw from the model itself, \1, with --\1 sampler="
     ),
     r"draw from the model itself with sampler=": "draw from the model itself with --no-proposal sampler=",
+    r"Repair\(\) continues a chat \(a list of messages\), and this prompt is none: .*": (
+        'a repair turn continues a chat, and this prompt is plain text: add --chat, or give "messages" with --jsonl, '
+        "or leave out the turns with --repair 0"
+    ),
     r"sampler='(\w+)'": r"--sampler \1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
     r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),

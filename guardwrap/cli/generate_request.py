@@ -16,8 +16,9 @@ from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.repair_field import read_repair, repair_spelt
 from guardwrap.constraints.files.template import fill
-from guardwrap.documents.validation import read_option
+from guardwrap.documents.validation import Invalid, read_option
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.prompts import Item
@@ -166,6 +167,7 @@ def read_request(
     twisted: bool,
     adapter: str | None,
     no_proposal: bool,
+    repair: str | None,
     generation: Mapping[str, Any],
     **others: Any,
 ) -> GenerateRequest:
@@ -175,8 +177,8 @@ def read_request(
     ----------
     constraints
         The constraint file.
-    model, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal
-        Options of the command line. ``sampler`` is a name or YAML.
+    model, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal, repair
+        Options of the command line. ``sampler`` is a name or YAML, and ``repair`` a number or YAML.
     limits
         Limits from the command line, by field of ``Budget``.
     generation, **others
@@ -185,7 +187,7 @@ def read_request(
     Raises
     ------
     UsageError
-        If a sampler or a budget is invalid, or options contradict each other.
+        If a sampler, a budget or repair turns are invalid, or options contradict each other.
     """
     with ends_at_once():
         from guardwrap.samplers import sampler_named  # imports scipy, which --help does not need
@@ -202,8 +204,11 @@ def read_request(
         none=no_proposal,
         served=endpoint is not None,
     )
+    if repair is not None:
+        constraints = dataclasses.replace(constraints, repair=_repair_turns(repair))
+    turns = None if constraints.repair is None else repair_spelt(constraints.repair)
     with_options = named if isinstance(named, dict) else None  # of others, reports say the name
-    drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})
+    drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options, "repair": turns})
     return GenerateRequest(
         constraints=constraints,
         generator=generator_of(model, endpoint),
@@ -215,3 +220,16 @@ def read_request(
         settings={"model": model, "chat": others["chat"], **generation, **drawn_with},
         **others,
     )
+
+
+def _repair_turns(option: str) -> Mapping[str, Any] | None:
+    """Return the turns of ``--repair``, which is a number or YAML; None for 0."""
+    value = read_option(option, "--repair")
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if value == 0:
+        return None
+    try:
+        return read_repair(value)
+    except Invalid as invalid:
+        raise UsageError(f"--repair: {invalid}") from None

@@ -22,12 +22,14 @@ __all__ = [
     "Quiet",
     "RandomSeed",
     "RayAddress",
+    "RepairTurns",
     "Resume",
     "RetryFailed",
     "SamplerName",
     "SecondsLimit",
     "ShowRejected",
     "Temperature",
+    "TimeoutLimit",
     "TokenLimit",
     "TopK",
     "TopP",
@@ -100,6 +102,25 @@ ComputedTokensLimit = Annotated[
 ]
 SecondsLimit = Annotated[
     float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts that have begun are completed.")
+]
+TimeoutLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        rich_help_panel=_BUDGET,
+        help="Seconds for the whole run, after which running attempts are dropped. This favors short texts, and the "
+        "report says so.",
+    ),
+]
+RepairTurns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Chats only: after the budget is spent, show the model the rejected answer and the reasons, up to N "
+        "times, each with the same budget; or with a message: '{max_turns: N, message: \"No: {reasons}\"}'. 0: none, "
+        "even if the constraint file has some.",
+    ),
 ]
 Output = Annotated[
     Path | None,

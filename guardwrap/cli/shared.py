@@ -209,7 +209,7 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
     try:
         return as_constraint_file(files[0] if len(files) == 1 else list(files), allow_code=allow_code)
     except SpecError as error:
-        raise SpecError(str(error).replace("allow_code=True", "--allow-code")) from None
+        raise type(error)(str(error).replace("allow_code=True", "--allow-code")) from None
 
 
 def generator_of(model: str, endpoint: str | None) -> Any:

@@ -19,7 +19,7 @@ import yaml
 from guardwrap.documents.inputs import irregular
 from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, MAX_DIRECTIVES, MAX_FILES, MAX_NUMBER, MAX_VALUES, loading
 from guardwrap.documents.time_limits import TimeLimit, check_deadline
-from guardwrap.errors import SpecError
+from guardwrap.errors import ForeignFile, SpecError
 
 __all__ = [
     "NodeReader",
@@ -164,8 +164,10 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
 
     Raises
     ------
+    ForeignFile
+        If the text is empty.
     SpecError
-        If the text is empty, malformed, too large or nested too deeply.
+        If it is malformed, too large or nested too deeply.
     """
     loader = None
     try:
@@ -177,7 +179,7 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
     except Exception as error:  # hostile escapes and directives make PyYAML raise ValueError, OverflowError and others
         raise SpecError(f"{path}{_explained(error, text, loader)}") from None
     if root is None:
-        raise SpecError(f"{path}: empty file; {needed}")
+        raise ForeignFile(f"{path}: empty file; {needed}")
     return root
 
 

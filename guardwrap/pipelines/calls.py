@@ -18,7 +18,7 @@ from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.constraints.message_monitor import Context, Event
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
-from guardwrap.errors import PromptError, UsageError
+from guardwrap.errors import ContextExceeded, PromptError, UsageError
 from guardwrap.messages.parsed_message import (
     CUT_OFF,
     UNPARSED,
@@ -279,9 +279,14 @@ class Call(PromptReader):
                 text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, **how)
         length = fewest_tokens(tokenizer, text, context) if isinstance(text, str) else 0
         if length > context:
-            raise PromptError(
+            raise ContextExceeded(
                 f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"
             )
+
+    def fits(self, prompt: PreparedPrompt) -> bool:
+        """Whether the longest text that a prompt may get fits into the context with it."""
+        context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
+        return context is None or prompt.law.max_length <= context
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
         """Resolve the law of a prompt from the output of ``preprocess``."""

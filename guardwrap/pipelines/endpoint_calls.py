@@ -116,6 +116,10 @@ class EndpointCall(PromptReader):
         draw = Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, log_proposal)
         return replace(draw, **sent_message(grown.text, finished=finished)._asdict()) if self.parses else draw
 
+    def fits(self, prompt: EndpointPrompt) -> bool:
+        """Whether the longest text fits into the context: only the server knows, and says so with an error."""
+        return True
+
     def context(self) -> Context:
         """Return what comes before the new text, for monitors."""
         return Context(message=(SentRegions(), ()), whole=False) if self.parses else Context()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from guardwrap.errors import UsageError
+from guardwrap.errors import ContextExceeded
 
 __all__ = ["require_positions"]
 
@@ -34,7 +34,7 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
 
     Raises
     ------
-    UsageError
+    ContextExceeded
         If the table has fewer positions.
     """
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -43,7 +43,7 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     if not _has_table(model, most):
         return
     shorter = "" if model.config.is_encoder_decoder else ", or shorten the prompt"
-    raise UsageError(
+    raise ContextExceeded(
         f"the model has a table of {most} positions, and {length} tokens with max_new_tokens={max_length - length} "
         f"need more; pass max_new_tokens={most + 1 - length} or less{shorter}"
     )

@@ -44,7 +44,7 @@ from guardwrap.environment.transformers_internals import (
     stand_in,
     without_stop_strings,
 )
-from guardwrap.errors import PromptError, UsageError, is_count
+from guardwrap.errors import ContextExceeded, UsageError, is_count
 from guardwrap.pipelines.position_limit import require_positions
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def prepare(
     ------
     UsageError
         If an argument is unknown, or cannot be combined with rejection.
-    PromptError
+    ContextExceeded
         If the prompt is longer than the context.
     """
     _require_supported(kwargs)
@@ -259,7 +259,7 @@ def require_context(model: Any, length: int) -> None:
     """Reject a prompt that fills the context, which must also hold a new token unless the model has an encoder."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and length + (not model.config.is_encoder_decoder) > context:
-        raise PromptError(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
+        raise ContextExceeded(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
 
 
 def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset[int]) -> list[tuple[list[int], bool]]:

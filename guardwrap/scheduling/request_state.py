@@ -95,6 +95,7 @@ class RequestState:
     has_enough_in_flight: bool = False  # no more attempts are launched until one has ended
     allowance: StepAllowance = field(default_factory=StepAllowance)
     inquiry: Inquiry = field(default_factory=Inquiry)
+    outcome: Outcome | None = None  # while the request that follows it up is made
     slow: bool = False  # a judgement exceeded the allowance of a step, so the next ones are made in threads
     live: LiveText | None = None  # None if the request does not stream
 
@@ -131,10 +132,19 @@ class RequestState:
 
     def time_out(self, now: float) -> None:
         """End a request whose timeout is over, with what it has: even if no attempt has begun or a check still runs."""
-        if self.ended is None and now >= self._timeout:
+        if self.ended is None and self.is_timed_out(now):
             if self.inquiry.running:
                 self.conclude(Diagnosis())
             self.ended = self.ended or "timeout"
+
+    def is_timed_out(self, now: float) -> bool:
+        """Whether the request's timeout is over."""
+        return now >= self._timeout
+
+    @property
+    def waits_for_thread(self) -> bool:
+        """Whether its end waits for the reason why nothing satisfies the constraint, or for its follow-up."""
+        return self.inquiry.running or self.outcome is not None
 
     @property
     def wanted(self) -> int:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from guardwrap.constraints.base import EXPENSIVE
 from guardwrap.documents.time_limits import StepOver
@@ -45,6 +45,12 @@ LAUNCH_ROUNDS = 32
 """Maximum number of launches in a row before the running attempts are advanced by a token. If most attempts end before
 the model is run, more are better: for a constraint that one attempt in 2 000 satisfies, 4 took 98 passes, and 32 take
 33."""
+
+
+class _Following(NamedTuple):
+    """The request that follows up another one; None for no such request."""
+
+    request: Request | None
 
 
 class Scheduler:
@@ -345,11 +351,7 @@ class Scheduler:
         shares = {progress: max(1, progress.under_way) for progress in self._active.values()}
         items, failures = self._judged()
         # Errors of attempts that are still judged after their request has ended have no effect.
-        failed = {
-            of: error
-            for of, error in {**failures, **self._failed}.items()
-            if of not in self._active or self._active[of].ended is None or not self._active[of].inquiry.running
-        }
+        failed = {of: error for of, error in {**failures, **self._failed}.items() if not self._is_closing(of)}
         self._failed = {}
         by_request: dict[Request, list[JudgedAttempt]] = {}
         for item in items:
@@ -373,6 +375,11 @@ class Scheduler:
         closing = [of for of in over if of in failed or not self._active[of].inquires()]
         return self._closed({of: failed.get(of) for of in self._active if of in closing})
 
+    def _is_closing(self, request: Request) -> bool:
+        """Return whether a request has ended, and waits for a thread before its outcome is returned."""
+        progress = self._active.get(request)
+        return progress is not None and progress.ended is not None and progress.waits_for_thread
+
     def _lost(self, error: Exception) -> list[Served]:
         """End the requests whose attempts were lost with the backend's error; raise the error if there are none."""
         self.backend.cancel(lambda launch: True)
@@ -388,18 +395,25 @@ class Scheduler:
         return [each for each in served if each is not None]
 
     def _close(self, request: Request, error: Exception | None) -> Served | None:
-        progress, source = self._active.pop(request), self._whose.pop(request)
-        number = source.numbers.pop(request)
+        """Close a request. Returns None if another one follows it up, or if a thread still makes that one."""
+        progress = self._active[request]
         failed: Failures = {} if error is None else {request: error}
-        outcome = _outcome(progress, failed)
+        outcome = progress.outcome if not failed else None
+        outcome = outcome or _outcome(progress, failed)
+        following: _Following | None = _Following(None)
         if not failed and not outcome.ok and request.follow_up is not None and progress.rejected is not None:
-            following = None
+            progress.outcome = outcome
             with caught(failed, request):
-                following = request.follow_up(request, outcome, progress.rejected)
-            if following is not None:
-                source.numbers[following] = number
-                self._unjudged += self._begun(following, source)
+                following = self._follow_up(progress, partial(request.follow_up, request, outcome, progress.rejected))
+            if following is None:
                 return None
+        del self._active[request]
+        source = self._whose.pop(request)
+        number = source.numbers.pop(request)
+        if following is not None and following.request is not None:
+            source.numbers[following.request] = number
+            self._unjudged += self._begun(following.request, source)
+            return None
         if not failed and request.on_end is not None:
             with caught(failed, request):
                 request.on_end(request.first, outcome)
@@ -414,6 +428,21 @@ class Scheduler:
             so_far = [(its, _outcome(other, {})) for its, other in begun]
             unfinished = [(its, each) for its, each in so_far if each.texts]
         return Served(source, number, request.first, outcome, failed.get(request), tuple(unfinished))
+
+    def _follow_up(self, progress: RequestState, look: Callable[[], Request | None]) -> _Following | None:
+        """Return what follows up a request; None while a thread makes it.
+
+        It tokenizes a longer prompt and asks the constraint for its reasons, which takes too long for a step.
+        """
+        if self.aside is None:
+            return _Following(look())
+        if progress.is_timed_out(time.monotonic()):
+            return _Following(None)
+        while (found := self.aside.search(progress.request, lambda: _Following(look()))) is not None:
+            # A request that ended while it was narrowed gets that answer first, which is of no use any more.
+            if isinstance(answer := found(), _Following):
+                return answer
+        return None
 
 
 class caught:  # noqa: N801  # reads as a function

@@ -28,6 +28,7 @@ from guardwrap.serve.request_policy import (
     constraints_of,
     drawn_from,
     field_values,
+    repair_of,
     require_mapping,
     sampler_of,
 )
@@ -147,7 +148,8 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
     stops = _stops(fields.get("stop"))
     stream, usage = _streaming(fields)
     parses = chat and (policy.parses == "always" or tools is not None)
-    options = {"num_return_sequences": n, **_law(fields, policy), **_ours(fields, policy, stops, tools, parses=parses)}
+    ours = _ours(fields, policy, stops, tools, chat=chat, parses=parses)
+    options = {"num_return_sequences": n, **_law(fields, policy), **ours}
     options |= _shown(fields, tools) if chat else {}
     if parses:
         options["parse_messages"] = True
@@ -191,9 +193,15 @@ def _shown(fields: Mapping[str, Any], tools: ToolCalls | None) -> dict[str, Any]
 
 
 def _ours(
-    fields: Mapping[str, Any], policy: RequestPolicy, stops: tuple[str, ...], tools: ToolCalls | None, *, parses: bool
+    fields: Mapping[str, Any],
+    policy: RequestPolicy,
+    stops: tuple[str, ...],
+    tools: ToolCalls | None,
+    *,
+    chat: bool,
+    parses: bool,
 ) -> dict[str, Any]:
-    """Return the constraint, budget, sampler, proposal and adapter of a request."""
+    """Return the constraint, budget, sampler, proposal, adapter and repair turns of a request."""
     # A message that calls a tool does not require an answer.
     missing: Any = "fail" if tools is None or tools.choice == "none" else "pass"
     answer: View = Part(message="answer", missing=missing) if parses else "completion"
@@ -210,12 +218,14 @@ def _ours(
             proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):
                 adapter = False  # without this, the server's own adapter would conflict with the proposal
-            budget = budget_of(own, file.budget, policy.limits)
+            repair = repair_of(own, file.repair, policy, chat=chat)
+            turns = 0 if repair is None else repair["max_turns"]
+            budget = budget_of(own, file.budget, policy.limits, turns=turns)
             constraint = _guarded(file.constraint, stops, policy)
             constraint.digest, constraint.parts  # noqa: B018  # computed here, within the time limit for reading
     except GuardwrapError as error:
         raise in_field("guardwrap" if own else "response_format", error) from None
-    whole_file = replace(file, constraint=constraint, proposal=None, adapter=None, budget=None)
+    whole_file = replace(file, constraint=constraint, proposal=None, adapter=None, budget=None, repair=repair)
     options: dict[str, Any] = {"constraints": whole_file, "budget": budget, "sampler": sampler}
     return options | {"proposal": proposal, "adapter": adapter}
 

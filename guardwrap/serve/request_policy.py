@@ -1,4 +1,4 @@
-"""The ``guardwrap`` field of a request: constraints, sampler, proposal, adapter and budget.
+"""The ``guardwrap`` field of a request: constraints, sampler, proposal, adapter, budget and repair turns.
 
 Any client can send it, so it cannot read files, run code, or name models that the settings do not list. It can name the
 server's constraint files, adapters and proposals, and the catalogue.
@@ -23,6 +23,7 @@ from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
+from guardwrap.constraints.files.repair_field import REASONS, read_repair
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
@@ -40,11 +41,12 @@ __all__ = [
     "constraints_of",
     "drawn_from",
     "field_values",
+    "repair_of",
     "require_mapping",
     "sampler_of",
 ]
 
-_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
+_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
     "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "entails",
@@ -69,6 +71,8 @@ class RequestPolicy:
         Files whose constraints every text must satisfy.
     adapters, proposals
         Adapters and proposals that requests may name.
+    repair
+        Repair turns of chats whose request and constraint files name none; None for none.
     classifiers
         Classifier models that requests may use.
     limits
@@ -85,6 +89,7 @@ class RequestPolicy:
     always: tuple[ConstraintFile, ...] = ()
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
     proposals: Mapping[str, Prompt | Masked | Twisted] = dataclasses.field(default_factory=dict)
+    repair: Mapping[str, Any] | None = None
     classifiers: tuple[str, ...] = ()
     limits: RequestLimits = dataclasses.field(default_factory=RequestLimits)
     parses: Literal["never", "tools", "always"] = "never"
@@ -270,8 +275,50 @@ def _no_name(value: Any, what: str, known: Iterable[str]) -> str:
     return f"this server has no {what} {short(value)}{nearest(value, names)}; {listed}"
 
 
-def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: RequestLimits) -> Budget:
-    """Return the budget of a request: its own limits replace those of its files, up to the server's limits."""
+def repair_of(
+    fields: Mapping[str, Any], file_repair: Mapping[str, Any] | None, policy: RequestPolicy, *, chat: bool
+) -> Mapping[str, Any] | None:
+    """Return the repair turns of a request: its own, or those of its files, or the server's; None for none.
+
+    Those of files and of the server apply to chats only. There are never more than the server allows attempts for.
+
+    Raises
+    ------
+    ErrorResponse
+        If the request asks for turns that are invalid or too many, or has no chat that they could continue.
+    """
+    where, limits = "guardwrap.repair", policy.limits
+    if "repair" not in fields:
+        repair = (file_repair or policy.repair) if chat else None
+        turns = 0 if repair is None else min(repair["max_turns"], limits.attempts - 1)
+        return {**repair, "max_turns": turns} if repair is not None and turns else None
+    value = fields["repair"]
+    if value == 0 and not isinstance(value, bool):
+        return None
+    if not chat:
+        raise bad(where, "continues a chat, and this request has none; send messages to /v1/chat/completions")
+    size, longest = len(json.dumps(value)), limits.constraint_characters
+    if size > longest:
+        raise bad(where, f"has {size} characters; this server accepts at most {longest}", code="above_the_limit")
+    try:
+        repair = read_repair(value)
+    except (Invalid, GuardwrapError) as error:
+        raise in_field(where, error) from None
+    most = min(limits.repair_turns, limits.attempts - 1)
+    if repair["max_turns"] > most:
+        raise bad(where, f"this server accepts at most {most} turns", code="above_the_limit")
+    if repair["message"].count(REASONS) > 1:  # reasons may be long, and would be inserted each time
+        raise bad(f"{where}.message", f"has {REASONS} more than once; leave the others out")
+    return repair
+
+
+def budget_of(
+    fields: Mapping[str, Any], file_budget: Budget | None, limits: RequestLimits, *, turns: int = 0
+) -> Budget:
+    """Return the budget of a request: its own limits replace those of its files, up to the server's limits.
+
+    With repair turns it is the budget of each turn, and all of them together stay within the server's limits.
+    """
     budget = file_budget or Budget()
     if "budget" in fields:
         try:
@@ -279,6 +326,6 @@ def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: Req
         except (Invalid, GuardwrapError) as error:
             raise in_field("guardwrap.budget", error) from None
         budget = dataclasses.replace(budget, **{name: getattr(read, name) for name in fields["budget"]})
-    attempts = min(limits.attempts, budget.max_attempts or limits.attempts)
-    seconds = min(limits.seconds, budget.max_seconds or limits.seconds)
+    attempts, seconds = limits.attempts // (turns + 1), limits.seconds / (turns + 1)
+    attempts, seconds = min(attempts, budget.max_attempts or attempts), min(seconds, budget.max_seconds or seconds)
     return dataclasses.replace(budget, max_attempts=attempts, max_seconds=seconds)

@@ -13,6 +13,7 @@ from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal
+from guardwrap.constraints.files.repair_field import ARepair
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.documents.validation import Invalid, document_of, validated
 from guardwrap.documents.yaml_nodes import read_text, reading
@@ -45,6 +46,7 @@ class RequestLimits(_Strict):
         default=120.0, gt=0, description="Maximum seconds per prompt; attempts that have begun are completed."
     )
     n: int = Field(default=8, ge=1, description="Maximum texts per request, over all of its prompts.")
+    repair_turns: int = Field(default=3, ge=0, description="Maximum repair turns per prompt that a request may choose.")
     constraint_characters: int = Field(
         default=50_000, ge=1, description="Maximum size of a schema or constraint, in characters of JSON."
     )
@@ -104,6 +106,10 @@ class ModelFields(_Strict):
     )
     adapters: dict[str, AnAdapter] = Field(default={}, description="Adapters that requests may name.")
     proposals: dict[str, AProposal] = Field(default={}, description="Prompts, masks and twists that requests may name.")
+    repair: ARepair | None = Field(
+        default=None,
+        description="Repair turns of chats whose request and constraint files name none: a number, or options.",
+    )
     classifiers: tuple[str, ...] = Field(
         default=(), strict=False, description="Classifiers, and judges, that requests may use."
     )

@@ -31,7 +31,7 @@ from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import Fallback, require_accepted
 from guardwrap.session.job import Job, RequestOptions
-from guardwrap.session.repair import Missing, read_on_exhausted
+from guardwrap.session.repair import Missing, Repair, read_on_exhausted
 
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
 
@@ -251,8 +251,13 @@ class BaseSession(ABC):
 
     def _on_exhausted(self, own: Mapping[str, Any], asked: RequestOptions) -> dict[str, Any]:
         """Return the fields of a call's job for missing texts. A fallback is judged by the rules that run no model."""
-        option = own.get("on_exhausted")
-        on_exhausted, repair = read_on_exhausted(self.on_exhausted if option is None else option)
+        option, file = own.get("on_exhausted"), own.get("constraints")
+        in_call = None if file is None else file.repair
+        if option is None:
+            option = self.on_exhausted
+            if in_call is not None and isinstance(option, Repair):
+                option = option.otherwise  # the file of the call replaces the turns of the wrapper
+        on_exhausted, repair = read_on_exhausted(option, self.file.repair if in_call is None else in_call)
         require_accepted(on_exhausted, asked.constraint, self.tokenizer)
         return {"on_exhausted": on_exhausted, "repair": repair}
 
@@ -307,6 +312,8 @@ class BaseSession(ABC):
             file = as_constraint_file(item.constraints, allow_code=self._allow_code).filled(values)
             if file.proposal is not None or file.adapter is not None:
                 raise UsageError("all prompts of a call share one proposal; pass proposal= or adapter= to the call")
+            if file.repair is not None:
+                raise UsageError("all prompts of a call share their repair turns; pass on_exhausted=Repair(...) to it")
             asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
             if own.get("sampler") is None and file.sampler is not None:
                 asked = replace(asked, sampler=sampler_named(file.sampler, file.source))

@@ -17,7 +17,7 @@ from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.errors import UsageError
+from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
@@ -308,13 +308,19 @@ class Job:
     ) -> Request | None:
         """Make the request of a repair turn for the texts that an outcome lacks; None if there is no further turn.
 
-        Its seed is another one: the first turn's random numbers are known to give rejected attempts.
+        There is none either if the longer chat does not fit into the model's context. Its seed is another one: the
+        first turn's random numbers are known to give rejected attempts.
         """
         if self.repair is None or turn > self.repair.max_turns or outcome.report.ended in _FINAL:
             return None
         number = request.prompt.number
         given = self.call.one_prompt(self.repair.next_prompt(request.prompt.given, rejected), number)
-        (prompt,) = self.call.prompts([(number, given)], 1)
+        try:
+            (prompt,) = self.call.prompts([(number, given)], 1)
+        except ContextExceeded:
+            return None
+        if self.call.fits(request.prompt) and not self.call.fits(prompt):
+            return None
         asked = replace(asked, seed=seed_for(asked.seed, "repair"))
         following = self.request(prompt, asked)
         follow_up = partial(self._repair_turn, asked, turn + 1)

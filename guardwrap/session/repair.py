@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from guardwrap.constraints.base import EXPENSIVE
+from guardwrap.constraints.files.repair_field import MESSAGE, REASONS
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import GuardwrapError, UsageError, require_whole, strict_arguments
@@ -16,9 +17,6 @@ from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 from guardwrap.session.fallback import Fallback, OnExhausted, require_on_exhausted
 
 __all__ = ["Missing", "Repair", "read_on_exhausted"]
-
-_PLACE = "{reasons}"
-_MESSAGE = f"Your answer was rejected for this reason: {_PLACE}. Answer again, without that fault."
 
 _NO_CHAT = (
     "Repair() continues a chat (a list of messages), and this prompt is none: pass a chat, or "
@@ -36,6 +34,7 @@ class Repair:
     ``Budget(max_attempts=1)`` every rejected answer is shown to the model, with 8 only one of eight. The texts of
     repair turns satisfy the constraint, but do not follow g: they are draws of g', the model's own distribution given
     the constraint and the longer chat, and reports say so. The rejected answer is never returned.
+    There is no further turn if the longer chat does not fit into the model's context.
 
     Parameters
     ----------
@@ -62,14 +61,14 @@ class Repair:
     """
 
     max_turns: int = 1
-    message: str | Callable[[Any, RejectedAttempt], Any] = _MESSAGE
+    message: str | Callable[[Any, RejectedAttempt], Any] = MESSAGE
     otherwise: OnExhausted = "raise"
 
     def __post_init__(self) -> None:
         require_whole("max_turns", self.max_turns, 1)
         require_on_exhausted(self.otherwise, "otherwise")
-        if not callable(self.message) and not (isinstance(self.message, str) and _PLACE in self.message):
-            raise UsageError(f"Repair(message={self.message!r}): pass a text with {_PLACE}, or a function")
+        if not callable(self.message) and not (isinstance(self.message, str) and REASONS in self.message):
+            raise UsageError(f"Repair(message={self.message!r}): pass a text with {REASONS}, or a function")
 
     def require_prompt(self, prompt: Any) -> None:
         """Raise UsageError if a prompt cannot be repaired: it is no chat, and ``message`` no function."""
@@ -99,7 +98,7 @@ class Repair:
         messages = list(prompt.messages if isinstance(prompt, Chat) else prompt)
         begun = [messages.pop()] if messages[-1].get("role") == "assistant" else []
         answer = {"role": "assistant", "content": _answer(rejected.draw)}
-        asked = {"role": "user", "content": self.message.replace(_PLACE, _reasons(rejected))}
+        asked = {"role": "user", "content": self.message.replace(REASONS, _reasons(rejected))}
         return [*messages, answer, asked, *begun]
 
 
@@ -107,8 +106,15 @@ Missing: TypeAlias = str | Fallback | Repair
 """What ``on_exhausted`` may be: a string is ``"raise"`` or ``"none"``."""
 
 
-def read_on_exhausted(value: Any) -> tuple[OnExhausted, Repair | None]:
+def read_on_exhausted(value: Any, in_file: Mapping[str, Any] | None = None) -> tuple[OnExhausted, Repair | None]:
     """Return what to do about missing texts in the end, and the repair turns before that, if any.
+
+    Parameters
+    ----------
+    value
+        The option ``on_exhausted``.
+    in_file
+        The repair turns of a constraint file, which apply unless ``value`` is a ``Repair``.
 
     Raises
     ------
@@ -117,7 +123,7 @@ def read_on_exhausted(value: Any) -> tuple[OnExhausted, Repair | None]:
     """
     if isinstance(value, Repair):
         return value.otherwise, value
-    return require_on_exhausted(value), None
+    return require_on_exhausted(value), None if in_file is None else Repair(**in_file)
 
 
 def _is_chat(prompt: Any) -> bool:

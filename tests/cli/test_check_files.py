@@ -43,7 +43,8 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
     plain, rows = tmp_path / "texts.txt", tmp_path / "texts.jsonl"
     plain.write_text('{"text": "a"}\n\n')
     lines = ['"a\\nb"', '{"text": "c", "expected": "pass"}', '{"text": "d", "expected": "fail", "context": 1}']
-    rows.write_text("\n".join([*lines, '{"text": "e", "expected": false}']))
+    lines += ['{"text": "e", "expected": false}', '{"message": {"content": "f"}, "expected": "fail"}']
+    rows.write_text("\n".join(lines))
     assert texts_to_check(["x"], [str(plain), str(rows)]) == [
         ExpectedText("x"),
         ExpectedText('{"text": "a"}'),
@@ -52,6 +53,7 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
         ExpectedText("c"),
         ExpectedText("d", False),
         ExpectedText("e", False),
+        ExpectedText({"content": "f"}, False),
     ]
 
 
@@ -67,6 +69,10 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
         ('{"text": "a", "expected": 1}', '"expected" must be "pass" or "fail"'),
         ('{"text": "a", "expect": "fail"}', "unknown field 'expect' (did you mean 'expected'?)"),
         ('{"text": "\\ud800"}', "surrogate"),
+        ('{"message": "a"}', "message: must be a mapping of fields"),
+        ('{"message": {"contents": "a"}}', "unknown field 'contents' (did you mean 'content'?)"),
+        ('{"message": {"tool_calls": [{"name": 1}]}}', "message: tool_calls.0.name: must be a string"),
+        ('{"text": "a", "message": {"content": "a"}}', 'an object with "text" (a string) or "message"'),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, says):

@@ -125,7 +125,7 @@ def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
         ("--top_k", " (did you mean --top-k?)"),
         ("--top", " (did you mean --top-p or --top-k?)"),
         ("--tempature", " (did you mean --temperature?)"),
-        ("--report", ""),  # typer would suggest --endpoint, because it compares the dashes as well
+        ("--export", ""),  # typer would suggest --endpoint, because it compares the dashes as well
         ("-z", ""),
     ],
 )

@@ -3,6 +3,7 @@
 Covers ``serve/fields.py``, ``serve/request_policy.py`` and ``serve/structured_output.py`` too.
 """
 
+import dataclasses
 import json
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +12,7 @@ import pytest
 
 from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
+from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.fields import known_fields, parsed
@@ -104,6 +106,58 @@ def test_what_is_left_out_is_the_models_own():
 def test_fields_that_are_heeded(fields, options):
     found = request_of(**fields).options
     assert {name: found.get(name) for name in options} == options
+
+
+REPAIRING = dataclasses.replace(MENU, repair={"max_turns": 2, "message": MESSAGE})
+
+
+def repair_turns(fields: dict[str, Any], policy: RequestPolicy = MENU, *, chat: bool = True) -> tuple[int, Any]:
+    """Return the number of repair turns of a request, and its budget for each of them and the first answer."""
+    body = {**(CHAT if chat else TEXT), **({"guardwrap": fields} if fields else {})}
+    options = parse_request(body, policy, chat=chat).options
+    repair = options["constraints"].repair
+    return (0 if repair is None else repair["max_turns"]), options["budget"]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+@pytest.mark.parametrize("budget", [{}, {"max_attempts": 5, "max_seconds": 1}, {"max_attempts": None}])
+def test_repair_turns_stay_within_the_limits_of_a_request(turns, budget):
+    number, each = repair_turns({"repair": turns, "budget": budget})
+    assert number == turns
+    assert (turns + 1) * each.max_attempts <= MENU.limits.attempts
+    assert (turns + 1) * each.max_seconds <= MENU.limits.seconds
+    assert each.max_attempts == (budget.get("max_attempts") or 500 // (turns + 1))
+
+
+def test_where_repair_turns_come_from():
+    """The request, then its files, then the server; those of files and of the server are for chats only."""
+    file = ConstraintFile(Regex("a"), repair={"max_turns": 1, "message": "no: {reasons}"})
+    policy = dataclasses.replace(REPAIRING, named={**MENU.named, "repairing": file})
+    assert repair_turns({})[0] == 0
+    assert repair_turns({}, policy)[0] == 2
+    assert repair_turns({"constraint": "repairing"}, policy)[0] == 1
+    assert repair_turns({"constraint": "repairing", "repair": 3}, policy)[0] == 3
+    assert repair_turns({"constraint": "repairing", "repair": 0}, policy)[0] == 0
+    assert repair_turns({"constraint": "repairing"}, policy, chat=False)[0] == 0
+    few = dataclasses.replace(policy, limits=ServerLimits(attempts=2))
+    assert repair_turns({}, few) == (1, Budget(max_attempts=1, max_seconds=60))
+    assert repair_turns({}, dataclasses.replace(policy, limits=ServerLimits(attempts=1)))[0] == 0
+    body = {**CHAT, "guardwrap": {"repair": {"message": "no: {reasons}"}}}
+    repair = parse_request(body, policy, chat=True).options["constraints"].repair
+    assert repair == {"max_turns": 1, "message": "no: {reasons}"}
+
+
+def test_a_server_can_allow_no_repair_turns():
+    policy = dataclasses.replace(REPAIRING, limits=ServerLimits(repair_turns=0))
+    assert repair_turns({}, policy)[0] == 2
+    with pytest.raises(ErrorResponse, match="at most 0 turns"):
+        repair_turns({"repair": 1}, policy)
+
+
+def test_repair_turns_continue_a_chat():
+    error = refused(chat=False, guardwrap={"repair": 1})
+    assert (error.param, error.status) == ("guardwrap.repair", 400)
+    assert "continues a chat, and this request has none" in error.message
 
 
 def test_token_ids_stand_for_text_or_are_refused():
@@ -330,6 +384,13 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "guardwrap.proposal.twisted.learned",
             "a request cannot name a file of the server",
         ),
+        ({"guardwrap": {"repair": 4}}, "guardwrap.repair", "at most 3 turns"),
+        ({"guardwrap": {"repair": True}}, "guardwrap.repair", "must be a whole number"),
+        ({"guardwrap": {"repair": -1}}, "guardwrap.repair", "must be at least 1"),
+        ({"guardwrap": {"repair": {"turns": 1}}}, "guardwrap.repair.turns", "unknown field"),
+        ({"guardwrap": {"repair": {"message": "no"}}}, "guardwrap.repair.message", "needs {reasons}"),
+        ({"guardwrap": {"repair": {"message": "{reasons}" * 2}}}, "guardwrap.repair.message", "more than once"),
+        ({"guardwrap": {"repair": {"message": "{reasons}" + "a" * 900}}}, "guardwrap.repair", "at most 900"),
         ({"guardwrap": {"adapter": "/etc"}}, "guardwrap.adapter", "known: dragon"),
         ({"guardwrap": {"adapter": {"source": "/etc"}}}, "guardwrap.adapter", "no adapter"),
         ({"guardwrap": {"adapter": "dragon", "proposal": "careful"}}, "guardwrap", "not both"),

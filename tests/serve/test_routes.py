@@ -109,6 +109,48 @@ def test_a_stream_has_pieces_of_the_text_once_it_is_certain(client):
     assert most > 2
 
 
+def test_repair_turns_send_only_what_is_certain(client):
+    """A stream has the text of the reply, and nothing of the answers that were rejected before it."""
+    rule = {"kind": "regex", "name": "ab", "pattern": "^[ef]"}
+    turns = {"repair": {"max_turns": 3, "message": "{reasons}"}, "budget": {"max_attempts": 1}}
+    live, repaired = 0, 0
+    for seed in (0, 3, 4, 7):
+        asked = {**ASKED, "seed": seed, "extra_body": {"guardwrap": {"constraint": rule, **turns}}}
+        try:
+            whole = client.chat.completions.create(**asked)
+        except openai.UnprocessableEntityError:
+            chunks = []
+            with pytest.raises(openai.APIError):
+                chunks.extend(client.chat.completions.create(**asked, stream=True))
+            assert not chunks
+            continue
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+        assert "".join(pieces) == whole.choices[0].message.content
+        assert whole.choices[0].message.content[0] in "ef"
+        if whole.guardwrap["usage"]["attempts"] > 1:
+            assert "repair turn" in whole.guardwrap["drawn_from"]
+            repaired += 1
+            live += len(pieces) > 1
+    assert repaired == 3
+    assert live > 1
+
+
+def test_a_server_repairs_chats_only(client):
+    rule = {"kind": "regex", "name": "ab", "pattern": "^z"}
+    never = {"guardwrap": {"constraint": rule, "repair": {"max_turns": 2, "message": "{reasons}"}}}
+    with pytest.raises(openai.BadRequestError, match="continues a chat, and this request has none"):
+        client.completions.create(model="tiny", prompt="ab", max_tokens=6, extra_body=never)
+    never["guardwrap"]["budget"] = {"max_attempts": 2}
+    for create, prompt in ((client.chat.completions.create, "messages"), (client.responses.create, "input")):
+        limit = {"max_tokens" if prompt == "messages" else "max_output_tokens": 6}
+        with pytest.raises(openai.UnprocessableEntityError) as caught:
+            create(model="tiny", **{prompt: MESSAGES}, **limit, extra_body=never)
+        report = caught.value.response.json()["error"]["guardwrap"]
+        assert report["usage"]["attempts"] == 6
+        assert len([note for note in report["notes"] if "a repair turn followed" in note]) == 2
+
+
 def test_pieces_of_several_texts_have_their_indices(client):
     several = {"model": "tiny", "prompt": ["ab", "cd"], "n": 2, "max_tokens": 9, "seed": 3, "extra_body": HAS_A}
     texts = dict.fromkeys(range(4), "")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Keyword, Masked, Prompt, Twisted
+from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.errors import ConstraintError, SpecError, UsageError
 from guardwrap.serve.models.model_policy import policies_of
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_keys, read_named, read_server_settings
@@ -34,11 +35,13 @@ def test_the_defaults():
 def test_a_file_and_the_options_that_replace_it(write):
     path = write(
         "model: gpt2\nname: small\naliases: [tiny]\nport: 1\nlimits: {running: 3}\nproposals: {m: masked, t: twisted}\n"
+        "repair: 2\n"
     )
     found = read_server_settings(path)
     assert (found.model, found.served_name, found.aliases, found.port) == ("gpt2", "small", ("tiny",), 1)
     assert found.limits == ServerLimits(running=3)
     assert found.proposals == {"m": Masked(), "t": Twisted()}
+    assert found.repair == {"max_turns": 2, "message": MESSAGE}
     changed = read_server_settings(path, changes={"port": 2, "model": "other"})
     assert (changed.port, changed.model, changed.limits) == (2, "other", ServerLimits(running=3))
 

@@ -4,6 +4,7 @@ Covers ``session/repair.py``.
 """
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Length, Regex, Repair, constraint, qrs
 from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.errors import BudgetExhausted, CheckFailed, Deterministic, UsageError
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
@@ -231,6 +233,59 @@ def test_a_prompt_that_is_no_chat_is_an_error_before_anything_is_drawn() -> None
         guarded(WORLD.prompt, **WORLD.settings)
 
 
+@pytest.mark.parametrize("length", [1000, 18])
+def test_a_prompt_that_outgrows_the_context_ends_the_turns(length: int) -> None:
+    """One that leaves no room for a token, or not enough for the longest text: some models fail there."""
+    longest = 10 * WORLD.model.config.max_position_embeddings
+    assert length > longest or length + 3 > WORLD.model.config.max_position_embeddings >= length
+    repair = Repair(max_turns=3, message=lambda *_: "a" * length, otherwise="none")
+    guarded = GuardedGenerator(WORLD.pipeline(), RULE & Regex("x"), budget=ONE, on_exhausted=repair)
+    outcomes = guarded.run([WORLD.prompt] * 5, seed=1, **WORLD.settings)
+    assert {each.report.usage.attempts for each in outcomes} == {1}
+    fits = Repair(max_turns=3, message=lambda *_: "aa", otherwise="none")
+    outcomes = guarded.run([WORLD.prompt] * 5, seed=1, on_exhausted=fits, **WORLD.settings)
+    assert {each.report.usage.attempts for each in outcomes} == {4}
+
+
+def test_the_turns_of_a_constraint_file() -> None:
+    """A file's turns come before ``on_exhausted``, and ``Repair`` replaces them."""
+    two, three = (
+        ConstraintFile(RULE, repair={"max_turns": turns, "message": "{reasons}"}, budget=ONE) for turns in (2, 3)
+    )
+    turns: dict[str, tuple[GuardedGenerator, dict[str, Any], int]] = {
+        "the wrapper's file": (GuardedGenerator(WORLD.pipeline(), two), {}, 2),
+        "and a fallback": (GuardedGenerator(WORLD.pipeline(), two, on_exhausted=Fallback("b")), {}, 2),
+        "the wrapper's Repair": (GuardedGenerator(WORLD.pipeline(), two, on_exhausted=Repair()), {}, 1),
+        "the call's file": (GuardedGenerator(WORLD.pipeline(), two), {"constraints": three}, 3),
+        "before the wrapper": (
+            GuardedGenerator(WORLD.pipeline(), RULE, on_exhausted=Repair()),
+            {"constraints": two},
+            2,
+        ),
+        "the call's Repair": (
+            GuardedGenerator(WORLD.pipeline(), two),
+            {"constraints": three, "on_exhausted": Repair()},
+            1,
+        ),
+    }
+    for name, (guarded, options, expected) in turns.items():
+        job = guarded.session.job({**WORLD.settings, **options, "seed": 0})
+        assert job.repair is not None, name
+        assert job.repair.max_turns == expected, name
+    guarded = turns["and a fallback"][0]
+    assert guarded.session.job({**WORLD.settings, "seed": 0}).on_exhausted == Fallback("b")
+    kept = GuardedGenerator(WORLD.pipeline(), RULE, on_exhausted=Repair(otherwise="none"))
+    assert kept.session.job({**WORLD.settings, "constraints": two, "seed": 0}).on_exhausted == "none"
+
+
+def test_a_file_for_prompts_that_are_no_chats_is_an_error() -> None:
+    file = ConstraintFile(RULE, repair={"max_turns": 1, "message": "{reasons}"})
+    with pytest.raises(UsageError, match=r"Repair\(\) continues a chat \(.*\), and this prompt is none"):
+        GuardedGenerator(WORLD.pipeline(), file)(WORLD.prompt, **WORLD.settings)
+    with pytest.raises(UsageError, match="all prompts of a call share their repair turns"):
+        GuardedGenerator(WORLD.pipeline(), RULE).run([WORLD.prompt], constraint_each=[file], **WORLD.settings)
+
+
 def test_an_error_of_the_users_function_ends_its_call_alone() -> None:
     def fails(prompt: str, rejected: RejectedAttempt) -> str:
         raise ZeroDivisionError
@@ -246,6 +301,51 @@ def test_an_error_of_the_users_function_ends_its_call_alone() -> None:
     assert isinstance(failed, ZeroDivisionError | CheckFailed)
     alone = guarded.run([WORLD.prompt] * 30, on_exhausted=Repair(message=another_prompt), seed=2, **WORLD.settings)
     assert [each.texts for each in others] == [each.texts for each in alone]
+
+
+def test_other_calls_continue_while_the_next_prompt_is_made() -> None:
+    """Explaining a rejection and tokenizing a longer chat would hold up everyone in the batch."""
+    waits, others_ended = threading.Event(), threading.Event()
+    continued: list[bool] = []
+
+    def slow(prompt: str, rejected: RejectedAttempt) -> str:
+        waits.set()
+        continued.append(others_ended.wait(10))
+        return another_prompt(prompt, rejected)
+
+    guarded = GuardedGenerator(WORLD.pipeline(), RULE, budget=ONE)
+
+    async def both() -> list[Outcome]:
+        repair = Repair(message=slow)
+        repaired = asyncio.create_task(guarded.arun([WORLD.prompt] * 30, on_exhausted=repair, seed=2, **WORLD.settings))
+        await asyncio.to_thread(waits.wait, 10)
+        await guarded.arun([WORLD.prompt] * 30, seed=1, **WORLD.settings)
+        others_ended.set()
+        return await repaired
+
+    outcomes = asyncio.run(both())
+    assert continued
+    assert all(continued), "the batch waited"
+    alone = guarded.run([WORLD.prompt] * 30, on_exhausted=Repair(message=another_prompt), seed=2, **WORLD.settings)
+    assert [each.texts for each in outcomes] == [each.texts for each in alone]
+
+
+def test_a_next_prompt_that_is_never_made_ends_with_the_timeout() -> None:
+    let_go = threading.Event()
+    returned: list[bool] = []
+
+    def never(prompt: str, rejected: RejectedAttempt) -> str:
+        returned.append(let_go.wait(10))
+        return prompt
+
+    guarded = GuardedGenerator(WORLD.pipeline(), Regex("x") & RULE, budget=Budget(max_attempts=1, timeout=0.3))
+    repair = Repair(message=never, otherwise=Fallback(lambda prompt: "bx"))
+    try:
+        (outcome,) = asyncio.run(guarded.arun(WORLD.prompt, on_exhausted=repair, **WORLD.settings))
+        assert not returned
+    finally:
+        let_go.set()
+    assert outcome.texts == ("bx",)
 
 
 def test_attempts_for_estimates_are_not_repaired() -> None:

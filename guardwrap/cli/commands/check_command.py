@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -13,17 +14,21 @@ import typer
 from guardwrap.cli.check_files import ExpectedText, constraint_files, is_several, texts_to_check
 from guardwrap.cli.shared import AllowCode, fail, in_one_line, read_constraints
 from guardwrap.cli.signals import ends_at_once
-from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.explanation import Explanation, counts_tokens, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_misfit
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
+from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
+from guardwrap.constraints.views import message_part
+from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import quieten_transformers
-from guardwrap.errors import GuardwrapError, UsageError, quoted
+from guardwrap.errors import ForeignFile, GuardwrapError, UsageError, quoted
+from guardwrap.messages.written_message import written_message
 from guardwrap.outcomes import Draw
 
 __all__ = ["CheckedText", "check", "check_texts"]
@@ -103,7 +108,7 @@ class CheckedFile:
             "digest": self.file.constraint.digest,
             "parts": [part.title for part in self.file.constraint.parts],
             "ok": self.code == 0,
-            "notes": _notes(self.file.constraint),
+            "notes": _notes(self.name, self.file),
             "examples": [item.to_dict() for item in self.examples],
             "texts": [item.to_dict() for item in self.texts],
         }
@@ -128,7 +133,7 @@ def check(
             "-f",
             metavar="PATH",
             help='A file with one text per line; - is stdin. In a .jsonl file, each line is a string or {"text": ..., '
-            '"expected": "pass" or "fail"}. May be repeated.',
+            '"expected": "pass" or "fail"}, or has "message": {"content": ...} instead. May be repeated.',
         ),
     ] = None,
     as_json: Annotated[
@@ -183,12 +188,7 @@ def _checked(
     except GuardwrapError as error:
         message = str(error) if name in str(error) else f"{name}: {error}"
         way_out = "; keep other YAML files out of the folder, or name the constraint files" if listed else ""
-        return CheckedFile(name, error=f"{message}{way_out if _is_foreign(message) else ''}")
-
-
-def _is_foreign(message: str) -> bool:
-    """Return whether an error says that a YAML file is probably no constraint file."""
-    return "begin the file with" in message or "a constraint file is a mapping" in message
+        return CheckedFile(name, error=f"{message}{way_out if isinstance(error, ForeignFile) else ''}")
 
 
 def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedText]) -> CheckedFile:
@@ -206,7 +206,9 @@ def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedTe
     elif user_texts and read.fields:
         names = ", ".join(map(quoted, read.fields))
         raise UsageError(f"{name}: to check texts, give values for the fields {names} under examples: fields:")
-    own = [*(ExpectedText(text) for text in read.accepts), *(ExpectedText(text, False) for text in read.rejects)]
+    accepts, rejects = (read.accepts, read.accepted_messages), (read.rejects, read.rejected_messages)
+    own = [ExpectedText(each) for each in chain[str | Mapping[str, Any]](*accepts)]
+    own += [ExpectedText(each, False) for each in chain[str | Mapping[str, Any]](*rejects)]
     examples = check_texts(read.constraint, own)
     return CheckedFile(name, read, tuple(examples), tuple(check_texts(read.constraint, user_texts)))
 
@@ -221,13 +223,51 @@ def check_texts(constraint: Constraint, texts: Sequence[ExpectedText]) -> list[C
     texts
         Finished texts, and whether each should be accepted.
     """
-    draws = [Draw(prompt="", token_ids=(), text=item.text) for item in texts]
+    draws = [_draw(item.text) for item in texts]
+    part = _message_part(constraint)
+    if part is not None and any(draw.parts is None for draw in draws):
+        raise UsageError(_MESSAGES.format(part))
     explanations = explain_draws(constraint, draws, tokens_known=False)
     return [CheckedText(item.expected, each) for item, each in zip(texts, explanations, strict=True)]
 
 
-def _notes(constraint: Constraint) -> list[str]:
+def _draw(example: str | Mapping[str, Any]) -> Draw:
+    return Draw(prompt="", token_ids=(), text=example) if isinstance(example, str) else written_message(example)
+
+
+def _message_part(constraint: Constraint) -> str | None:
+    """Return a part of messages that a rule judges; None if all judge texts."""
+    parts = (
+        message_part(part.on) if hasattr(part, "on") else getattr(part, "reads_message", None)
+        for part in walk(constraint)
+    )
+    return next((part for part in parts if part is not None), None)
+
+
+_MESSAGES = (
+    "a rule judges a part of messages ({}), and a text is no message: give messages, under examples: or as lines of a "
+    '.jsonl file for --file, such as {{"message": {{"content": "...", "reasoning": "...", "tool_calls": [{{"name": '
+    '"...", "arguments": {{}}}}]}}}}'
+)
+
+
+def _passes_empty(file: ConstraintFile) -> bool:
+    """Return whether the empty text passes, without being an example. Rules with code or a model are not asked."""
+    constraint = file.constraint
+    if file.fields or runs_code(constraint) or constraint.cost >= EXPENSIVE or _message_part(constraint) is not None:
+        return False
+    return "" not in file.accepts and check_texts(constraint, [ExpectedText("")])[0].right
+
+
+_EMPTY = (
+    "the empty text passes; if it should not, add {kind: length, min: 1, unit: words}, or list '' under accepts: to "
+    "say that it may"
+)
+
+
+def _notes(name: str, file: ConstraintFile) -> list[str]:
     """Return notes about parts that are valid but perhaps not intended, and about parts that are not checked here."""
+    constraint = file.constraint
     notes = [
         f"{quoted(part.title)} counts tokens, which are known for generated texts only; it is not checked here"
         for part in constraint.parts
@@ -243,6 +283,8 @@ def _notes(constraint: Constraint) -> list[str]:
                 notes.append(f"{quoted(name)} in {quoted(part.title)} has no effect: it {reason}")
         elif isinstance(part, Keyword):
             notes += unlikely_words(part)
+    if not name.startswith(PREFIX) and _passes_empty(file):
+        notes.append(_EMPTY)
     return notes
 
 
@@ -251,7 +293,7 @@ def _print(result: CheckedFile) -> None:
         return
     parts = len(result.file.constraint.parts)
     typer.echo(f"{result.name}: valid, {parts} part{'s' * (parts != 1)}")
-    for note in _notes(result.file.constraint):
+    for note in _notes(result.name, result.file):
         typer.secho(f"note: {note}", fg="yellow")
     wrong = [item for item in result.examples if not item.right]
     if result.examples:
@@ -263,9 +305,19 @@ def _print(result: CheckedFile) -> None:
         text = in_one_line(item.explanation.text)
         typer.secho(f"  listed under {listed}, but {outcome}: {text}", fg="red")
     for number, item in enumerate(result.texts, start=1):
-        as_hoped = "" if item.expected else ", as expected" if item.right else ", but expected to fail"
-        text = in_one_line(item.explanation.text)
-        typer.secho(f"text {number} {_verdict(item)}{as_hoped}: {text}", fg="green" if item.right else "red")
+        typer.secho(_text_line(number, item), fg="green" if item.right else "red")
+    if len(result.texts) > 1:
+        wrong = [item for item in result.texts if not item.right]
+        count = f"{len(result.texts) - len(wrong)} of {len(result.texts)} texts as expected"
+        typer.echo(f"{count}; the others are marked with !" if wrong else count)
+
+
+def _text_line(number: int, item: CheckedText) -> str:
+    """Return the line of a text, which begins with ! if the verdict is not the expected one."""
+    expected = f", but expected to {'pass' if item.expected else 'fail'}"
+    as_hoped = expected if not item.right else "" if item.expected else ", as expected"
+    mark = "" if item.right else "! "
+    return f"{mark}text {number} {_verdict(item)}{as_hoped}: {in_one_line(item.explanation.text)}"
 
 
 def _print_json(results: Sequence[CheckedFile], *, several: bool) -> None:

@@ -28,12 +28,14 @@ from guardwrap.cli.generation_options import (
     Quiet,
     RandomSeed,
     RayAddress,
+    RepairTurns,
     Resume,
     RetryFailed,
     SamplerName,
     SecondsLimit,
     ShowRejected,
     Temperature,
+    TimeoutLimit,
     TokenLimit,
     TopK,
     TopP,
@@ -99,6 +101,8 @@ def generate(
     max_tokens: TokenLimit = None,
     max_computed_tokens: ComputedTokensLimit = None,
     max_seconds: SecondsLimit = None,
+    timeout: TimeoutLimit = None,
+    repair: RepairTurns = None,
     allow_code: AllowCode = False,
     output: Output = None,
     resume: Resume = False,
@@ -118,7 +122,7 @@ def generate(
     texts, and the output has those that there are; 130: interrupted; 143: terminated (SIGTERM).
     """
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
-    limits = known({**limits, "max_seconds": max_seconds})
+    limits = known({**limits, "max_seconds": max_seconds, "timeout": timeout})
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     request = read_request(
         read_constraints(constraints, allow_code=allow_code),
@@ -131,6 +135,7 @@ def generate(
         twisted=twisted,
         adapter=adapter,
         no_proposal=no_proposal,
+        repair=repair,
         generation=known(generation),
         batch_size=batch_size,
         count=count,
@@ -146,12 +151,27 @@ def generate(
         source = dataclasses.replace(source, read_own=read_own)
     results = OutputOptions(output, resume, overwrite, retry_failed, quiet, show_rejected)
     if ray is not None:
-        from guardwrap.cli.ray_run import on_ray
-
-        on_ray(request, source, results, address=ray, workers=workers or 1, gpus=worker_gpus or 0)
+        _write_with_workers(request, source, results, timeout, address=ray, workers=workers, gpus=worker_gpus)
         return
     _require_none({"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus})
     _write_texts(request, source, results)
+
+
+def _write_with_workers(
+    request: GenerateRequest,
+    source: PromptSource,
+    results: OutputOptions,
+    timeout: float | None,
+    *,
+    address: str,
+    workers: int | None,
+    gpus: float | None,
+) -> None:
+    from guardwrap.cli.ray_run import on_ray
+
+    if timeout is not None:
+        raise UsageError("--timeout does not work with --ray, whose workers have clocks of their own; leave it out")
+    on_ray(request, source, results, address=address, workers=workers or 1, gpus=gpus or 0)
 
 
 def _require_none(ray_options: Mapping[str, Any]) -> None:

@@ -87,6 +87,10 @@ budget:
   # max_computed_tokens: null
   # timeout: null
 
+# Chats only: turns in which the model repairs a rejected answer after the budget is spent, as in
+#     repair: {{max_turns: 2, message: "Your answer was rejected: {{reasons}}. Answer again."}}
+# repair: null
+
 # Examples of texts. guardwrap check tests the constraint with them.
 examples:
   accepts:
@@ -103,7 +107,11 @@ def init(
     mention: Annotated[list[str] | None, typer.Option(help="A word or phrase that must occur. Repeatable.")] = None,
     never: Annotated[list[str] | None, typer.Option(help="A word or phrase that must not occur. Repeatable.")] = None,
     max_sentences: Annotated[int | None, typer.Option(min=1, help="The most sentences.")] = None,
+    min_words: Annotated[int | None, typer.Option(min=1, help="The fewest words; 1 excludes the empty text.")] = None,
     max_words: Annotated[int | None, typer.Option(min=1, help="The most words.")] = None,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="The model must end the text itself, before the token limit.")
+    ] = False,
     language: Annotated[list[str] | None, typer.Option(help="Language of the text, such as de. Repeatable.")] = None,
     parses: Annotated[str | None, typer.Option(help="Format that the text must be in, such as json.")] = None,
     use: Annotated[
@@ -125,8 +133,9 @@ def init(
         )
     if schema.exists() and not _is_ours(schema):
         raise UsageError(f"{str(schema)!r} exists and is not a guardwrap schema; move it away")
-    limits = {"sentences": max_sentences, "words": max_words}
+    limits = {"sentences": {"max": max_sentences}, "words": {"min": min_words, "max": max_words}}
     rules = _rules(mention or (), never or (), limits, language or (), parses, use or ())
+    rules += [{"kind": "finished"}] if finished else []
     text = (_document(rules) if rules else FILE).replace("PATH", str(path), 1)  # "PATH" may also be a word of a rule
     parse(text, path=str(path))
     schema.write_text(json.dumps(editor_schema(), indent=1) + "\n", encoding="utf-8")
@@ -137,7 +146,7 @@ def init(
 def _rules(
     mention: Sequence[str],
     never: Sequence[str],
-    limits: Mapping[str, int | None],
+    limits: Mapping[str, Mapping[str, int | None]],
     languages: Sequence[str],
     parses: str | None,
     ready_made: Sequence[str],
@@ -147,9 +156,9 @@ def _rules(
     for words, match in ((mention, "all"), (never, "none")):
         if words:
             rules.append({"kind": "keyword", "words": list(words), "match": match})
-    for unit, most in limits.items():
-        if most is not None:
-            rules.append({"kind": "length", "max": most, "unit": unit})
+    for unit, bounds in limits.items():
+        if wanted := {name: bound for name, bound in bounds.items() if bound is not None}:
+            rules.append({"kind": "length", **wanted, "unit": unit})
     if languages:
         rules.append({"kind": "language", "languages": list(languages)})
     if parses is not None:

@@ -1,8 +1,8 @@
 """Constraint files: their contents, how to read one, and how to write one.
 
 A file has the fields ``guardwrap: 1`` (the version of the format) and ``constraint``, and optionally ``name``,
-``description``, ``sampler``, ``proposal``, ``adapter``, ``budget`` and ``examples``. Files are data: one that names
-code (``kind: python``) is rejected unless the caller allows it.
+``description``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``repair`` and ``examples``. Files are data: one
+that names code (``kind: python``) is rejected unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, constraints_in, held, walk
 from guardwrap.constraints.files.constraint_data import Whole
 from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.message_example import AnExample
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
+from guardwrap.constraints.files.repair_field import ARepair, repair_spelt
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
 from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
 from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Invalid, read_document
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
-from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
+from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UsageError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse"]
@@ -57,6 +59,12 @@ class ConstraintFile:
         combined with a mask or a twist, but with no other proposal.
     sample
         Values with which ``accepts`` and ``rejects`` are tested, if the constraint has placeholders.
+    repair
+        Repair turns for missing texts, as arguments of ``Repair``: ``max_turns`` and ``message``; None for the caller's
+        choice.
+    accepted_messages, rejected_messages
+        Example messages that the constraint must accept or reject, for rules on parts of messages: their ``content``,
+        ``reasoning`` and ``tool_calls``.
     """
 
     constraint: Constraint
@@ -70,6 +78,9 @@ class ConstraintFile:
     proposal: Prompt | Masked | Twisted | None = None
     adapter: Adapter | None = None
     sample: Mapping[str, Any] = field(default_factory=dict)
+    repair: Mapping[str, Any] | None = None
+    accepted_messages: tuple[Mapping[str, Any], ...] = ()
+    rejected_messages: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -104,8 +115,8 @@ class _Strict(BaseModel):
 
 
 class _Examples(_Strict):
-    accepts: list[str] = []
-    rejects: list[str] = []
+    accepts: list[AnExample] = []
+    rejects: list[AnExample] = []
     fields_: dict[str, Any] = Field(
         default={},
         alias="fields",
@@ -137,8 +148,10 @@ class _File(_Strict):
         A trained adapter that attempts are drawn from.
     budget
         How much may be spent on one prompt.
+    repair
+        Turns of a chat in which the model repairs a rejected answer after the budget is spent: a number, or options.
     examples
-        Texts that the constraint must accept or reject; guardwrap check tests them.
+        Texts or messages that the constraint must accept or reject; guardwrap check tests them.
     """
 
     guardwrap: Literal[1]
@@ -150,6 +163,7 @@ class _File(_Strict):
     proposal: AProposal | None = None
     adapter: AnAdapter | None = None
     budget: Budget | None = None
+    repair: ARepair | None = None
     examples: _Examples = _Examples()
 
     @field_validator("guardwrap", mode="before")
@@ -259,7 +273,7 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
     if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
         under = "" if "constraint" in source.data else ", and write the rules under 'constraint:'"
-        raise SpecError(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
+        raise ForeignFile(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
     template, source_with_values = _template_in(source, allow_code)
     file = source_with_values.read(_a_file(), allow_code=allow_code)
     if _is_too_deep(file.constraint):  # only possible through other files: the depth of each file is limited already
@@ -270,13 +284,24 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
         file.description,
         file.sampler,
         file.budget,
-        tuple(file.examples.accepts),
-        tuple(file.examples.rejects),
+        _texts(file.examples.accepts),
+        _texts(file.examples.rejects),
         source,
         file.proposal,
         file.adapter,
         file.examples.fields_,
+        file.repair,
+        _messages(file.examples.accepts),
+        _messages(file.examples.rejects),
     )
+
+
+def _texts(examples: list[Any]) -> tuple[str, ...]:
+    return tuple(each for each in examples if isinstance(each, str))
+
+
+def _messages(examples: list[Any]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(each["message"] for each in examples if not isinstance(each, str))
 
 
 def _template_in(source: Document, allow_code: bool) -> tuple[ConstraintTemplate | None, Document]:
@@ -344,8 +369,15 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         data["adapter"] = adapter_spelt(file.adapter)
     if file.budget is not None:
         data["budget"] = asdict(file.budget)
+    if file.repair is not None:
+        data["repair"] = repair_spelt(file.repair)
     examples: dict[str, Any] = {"fields": dict(file.sample)} if file.sample else {}
-    examples |= {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
+    for key, texts, messages in (
+        ("accepts", file.accepts, file.accepted_messages),
+        ("rejects", file.rejects, file.rejected_messages),
+    ):
+        if listed := [*texts, *({"message": dict(message)} for message in messages)]:
+            examples[key] = listed
     if examples:
         data["examples"] = examples
     try:

@@ -52,6 +52,7 @@ def _policy(names: tuple[str, ...], model: ModelSettings, settings: ServerSettin
         always=tuple(always),
         adapters=model.adapters,
         proposals=model.proposals,
+        repair=model.repair,
         classifiers=model.classifiers,
         limits=settings.limits_of(model),
     )

@@ -25,14 +25,16 @@ def test_check_names_all_failing_parts(tmp_path):
     (tmp_path / "two.yaml").write_text(TWO_PARTS)
     result = run("check", "two.yaml", *texts("zzzzzzzzz", "abc", "xyz"))
     assert result.exit_code == 1
-    first, second, third = result.stdout.splitlines()[-3:]
-    assert first == "text 1 rejected by 'has an a', 'short' (has 9 characters, not at most 5): 'zzzzzzzzz'"
+    first, second, third, count = result.stdout.splitlines()[-4:]
+    reasons = "'has an a', 'short' (has 9 characters, not at most 5)"
+    assert first == f"! text 1 rejected by {reasons}, but expected to pass: 'zzzzzzzzz'"
     assert second == "text 2 accepted: 'abc'"
-    assert third == "text 3 rejected by 'has an a': 'xyz'"
+    assert third == "! text 3 rejected by 'has an a', but expected to pass: 'xyz'"
+    assert count == "1 of 3 texts as expected; the others are marked with !"
     (tmp_path / "texts.txt").write_text("abc\n\n")
     result = run("check", "two.yaml", "--file", "texts.txt")
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == "text 2 rejected by 'has an a': ''"
+    assert result.stdout.splitlines()[-2] == "! text 2 rejected by 'has an a', but expected to pass: ''"
     assert run("check", "two.yaml", "--text", "abc", "--file", "-", stdin="ba\n").exit_code == 0
 
 
@@ -54,9 +56,9 @@ def test_check_says_what_in_a_json_text_is_wrong(tmp_path):
     part = {"kind": "json_schema", "name": "list", "schema": schema}
     (tmp_path / "json.yaml").write_text(json.dumps({"guardwrap": 1, "constraint": [part, part]}))
     result = run("check", "json.yaml", *texts('{"a": ["b", 1]}', '{"a"', '{"a": []}'))
-    first, second, third = result.stdout.splitlines()[-3:]
+    first, second, third, _ = result.stdout.splitlines()[-4:]
     reason = "'list' ($.a[1]: 1 is not of type 'string')"
-    assert first == f"text 1 rejected by {reason}, {reason}: " + """'{"a": ["b", 1]}'"""
+    assert first == f"! text 1 rejected by {reason}, {reason}, but expected to pass: " + """'{"a": ["b", 1]}'"""
     assert "(is not JSON: Expecting ':' delimiter: line 1 column 5), " in second
     assert third == """text 3 accepted: '{"a": []}'"""
 
@@ -97,9 +99,81 @@ def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
     ]
     assert "2 of 2 examples as expected" in result.stdout
     assert result.stdout.endswith(
-        "text 1 accepted: '{}'\ntext 2 rejected by 'short' (has 9 characters, not at most 8): '123456789'\n"
+        "text 1 accepted: '{}'\n"
+        "! text 2 rejected by 'short' (has 9 characters, not at most 8), but expected to pass: '123456789'\n"
+        "1 of 2 texts as expected; the others are marked with !\n"
     )
     assert json.loads(run("check", "noted.yaml", "--json").stdout)["notes"] == told
+
+
+MESSAGES = """\
+guardwrap: 1
+constraint:
+  - {kind: json_schema, name: JSON, schema: {type: object}, on: answer}
+  - {kind: not, name: no secret, of: {kind: regex, pattern: secret, on: reasoning}}
+  - {kind: tool_calls, name: tools, tools: [{name: f, parameters: {properties: {x: {type: integer}}}}]}
+examples:
+  accepts:
+    - message: {content: '{"a": 1}', reasoning: "Braces: {"}
+    - message: {content: '{}', reasoning: think, tool_calls: [{name: f, arguments: {x: 1}}]}
+  rejects:
+    - message: {content: 'Here: {}', reasoning: think}
+    - message: {content: '{}', reasoning: a secret}
+    - message: {content: '{}', reasoning: think, tool_calls: [{name: f, arguments: {x: a}}]}
+    - message: {content: '{}', reasoning: think, tool_calls: [{name: g}]}
+    - message: {reasoning: think}
+"""
+
+
+def test_rules_on_parts_of_messages_are_checked_with_messages(tmp_path):
+    (tmp_path / "rules.yaml").write_text(MESSAGES)
+    lines = [
+        {"message": {"content": "{}", "reasoning": "a"}},
+        {"message": {"content": "no", "reasoning": "a"}, "expected": "fail"},
+        {"message": {"content": "no", "reasoning": "a"}},
+    ]
+    (tmp_path / "messages.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    result = run("check", "rules.yaml", "--file", "messages.jsonl")
+    assert "7 of 7 examples as expected" in result.stdout
+    first, second, third, count = result.stdout.splitlines()[-4:]
+    assert first.startswith("text 1 accepted")
+    assert second.startswith("text 2 rejected by 'JSON' (is not JSON")
+    assert ", as expected: " in second
+    assert third.startswith("! text 3 rejected by 'JSON'")
+    assert count == "2 of 3 texts as expected; the others are marked with !"
+    assert (result.exit_code, run("check", "rules.yaml").exit_code) == (1, 0)
+    wrong = MESSAGES.replace("reasoning: a secret", "reasoning: a secert")
+    (tmp_path / "wrong.yaml").write_text(wrong)
+    assert "6 of 7 examples as expected" in run("check", "wrong.yaml").stdout
+
+
+def test_a_text_for_a_rule_on_messages_is_an_error_with_a_way_out(tmp_path):
+    for on in ("answer", "reasoning", "tool_calls"):
+        (tmp_path / "rules.yaml").write_text(f"guardwrap: 1\nconstraint: {{kind: regex, pattern: a, on: {on}}}\n")
+        result = run("check", "rules.yaml", "--text", "a")
+        assert_one_line(result, f"rules.yaml: a rule judges a part of messages ({on})", '{"message": {"content": "..."')
+        assert run("check", "rules.yaml").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "noted"),
+    [
+        ("{kind: length, max: 5, unit: words}", "", True),
+        ("{kind: not, of: {kind: regex, pattern: x}}", "", True),
+        ("{kind: not, of: {kind: regex, pattern: x}}", "examples: {accepts: ['']}", False),
+        ("{kind: length, min: 1, max: 5, unit: words}", "", False),
+        ("{kind: regex, pattern: a, on: answer}", "", False),
+        ("{kind: python, function: 'cli_crash:bad'}", "", False),
+        ("{kind: length, max: '{n}'}", "fields: [n]", False),
+    ],
+)
+def test_a_rule_that_the_empty_text_passes_gets_a_note(tmp_path, rule, more, noted):
+    (tmp_path / "cli_crash.py").write_text("def bad(text):\n    raise ValueError(text)\n")
+    (tmp_path / "rules.yaml").write_text(f"guardwrap: 1\nconstraint: {rule}\n{more}\n")
+    result = run("check", "rules.yaml", "--allow-code")
+    assert result.exit_code == 0, result.output
+    assert ("note: the empty text passes; if it should not, add" in result.stdout) is noted
+    assert len(json.loads(run("check", "rules.yaml", "--allow-code", "--json").stdout)["notes"]) == noted
 
 
 @pytest.mark.parametrize("name", catalogue_names())

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from transformers import LlamaForCausalLM
 
-from guardwrap import Budget, GuardedGenerator, Prompt, Regex, imh
+from guardwrap import Budget, GuardedGenerator, Prompt, Regex, Repair, imh
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli.shared import printable_text
 from guardwrap.constraints.files.coerce import as_constraint_file
@@ -136,6 +136,57 @@ def test_half_of_a_surrogate_pair_is_found_before_the_work_begins(has_a, tmp_pat
     (tmp_path / "p.jsonl").write_text('{"prompt": "\\ud83d\\ude00"}\n' + json.dumps(line) + "\n")
     assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:2: has half of a surrogate pair")
     assert_one_line(generate("no-model", "ab", "c\udcff", "-c", has_a), "argument 2: not UTF-8 text")
+
+
+def test_repair_turns(model, tmp_path):
+    """They are in a file, on the command line and in Python alike; ``--repair 0`` leaves out those of a file."""
+    rule = "guardwrap: 1\nconstraint: {kind: regex, name: ab, pattern: '^[abc]'}\n"  # the model knows no other letters
+    (tmp_path / "rule.yaml").write_text(rule)
+    (tmp_path / "repair.yaml").write_text(rule + "repair: {max_turns: 4, message: '{reasons}'}\n")
+    options = ("ab", "cd", "ef", "--chat", "--max-attempts", 1, "--seed", 3)
+    turns = ("--repair", "{max_turns: 4, message: '{reasons}'}")
+    plain = generate(model, *options, "-c", "rule.yaml")
+    assert plain.exit_code == 3
+    repaired = generate(model, *options, "-c", "rule.yaml", *turns)
+    assert repaired.exit_code == 0, repaired.output
+    lines = records(repaired.stdout)
+    assert all(text[0] in "abc" for line in lines for text in line["texts"])
+    assert any("a repair turn followed" in note for line in lines for note in line["report"]["notes"])
+    in_file = generate(model, *options, "-c", "repair.yaml", "-o", "out.jsonl")
+    assert in_file.exit_code == 0, in_file.output
+    assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(repaired.stdout)
+    without = generate(model, *options, "-c", "repair.yaml", "--repair", 0)
+    assert without_time(without.stdout) == without_time(plain.stdout)
+    other = generate(model, *options, "-c", "rule.yaml", "--repair", 2, "-o", "out.jsonl", "--resume")
+    assert_one_line(other, "out.jsonl:1", "--repair")
+    repair = Repair(max_turns=4, message="{reasons}")
+    guarded = GuardedGenerator(model, Regex("^[abc]", name="ab"), budget=Budget(max_attempts=1), on_exhausted=repair)
+    chats = [[{"role": "user", "content": letters}] for letters in ("ab", "cd", "ef")]
+    outcomes = guarded.run(chats, seed=3, max_new_tokens=8)
+    assert [line["texts"] for line in lines] == [list(outcome.texts) for outcome in outcomes]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--repair", 1), "a repair turn continues a chat, and this prompt is plain text: add --chat"),
+        (("--chat", "--repair", "two"), "--repair: must be a whole number, not 'two'"),
+        (("--chat", "--repair", "{message: again}"), "--repair: message: needs {reasons} where the reasons belong"),
+        (("--timeout", -1), "Budget(timeout=-1.0): give seconds above 0"),
+        (("--timeout", 1, "--ray", "auto"), "--timeout does not work with --ray"),
+    ],
+)
+def test_mistakes_in_repair_turns_and_timeouts(model, has_a, options, says):
+    assert_one_line(generate(model, "ab", "-c", has_a, *options), says)
+
+
+def test_a_timeout_ends_the_run_with_what_there_is(model, has_a):
+    result = generate(model, "ab", "cd", "-c", has_a, "--timeout", 1e-6)
+    assert result.exit_code == 3
+    for line in records(result.stdout):
+        assert line["report"]["ended"] == "timeout"
+        assert line["report"]["budget"]["timeout"] == 1e-6
+    assert generate(model, "ab", "-c", has_a, "--timeout", 600).exit_code == 0
 
 
 def test_chat_makes_a_user_message_of_a_plain_prompt(model, has_a, tmp_path):

@@ -69,6 +69,20 @@ def test_init_writes_the_rules_of_its_options(tmp_path):
         assert not rules.accepts(broken), broken
 
 
+def test_init_with_a_least_length_and_an_end(tmp_path):
+    assert run("init", "--min-words", "2", "--max-words", "3", "--finished").exit_code == 0
+    rules = load("rules.yaml").constraint
+    assert [rules.accepts(text) for text in ("", "one", "one two", "one two three", "a b c d")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    length, finished = rules.parts
+    assert (length.spec()["min"], finished.spec()) == (2, {"kind": "finished"})
+
+
 def test_init_with_a_format(tmp_path):
     assert run("init", "--parses", "json").exit_code == 0
     assert load("rules.yaml").constraint.accepts("[1]")
@@ -83,6 +97,7 @@ def test_init_with_a_format(tmp_path):
         (("--language", "xx"), "'xx' is not one of"),
         (("--never", ""), "at least one character"),
         (("--max-words", "0"), "greater than or equal to 1"),
+        (("--min-words", "3", "--max-words", "2"), "exceeds"),
     ],
 )
 def test_init_with_an_invalid_rule_writes_nothing(tmp_path, options, cause):

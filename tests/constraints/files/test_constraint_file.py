@@ -711,7 +711,22 @@ HOSTILE = {
         HEAD + "  kind: keyword\n  words: [a, 7]",
         ":4: constraint.words.1: must be a string, not int; put it in quotes$",
     ),
-    "two mistakes": (HEAD + "  - {kind: keyword, words: [a, 7]}\n  - {kind: length, max: b}", "and 1 more mistake"),
+    "two mistakes": (
+        HEAD + "  - {kind: keyword, words: [a, 7]}\n  - {kind: length, max: b}",
+        ":3: constraint.0.words.1: must be .*; also line 4: constraint.1.max: must be a whole number, not 'b'$",
+    ),
+    "more than ten mistakes": (
+        HEAD + "  - {kind: length, max: b}\n" * 13,
+        "^<string>:3: constraint.0.max: (.*; ){2}(line .*; ){8}3 more mistakes$",
+    ),
+    "a part of a combination": (
+        HEAD + "  {kind: not, on: answer, of: {kind: finished}}",
+        ":3: constraint.on: kind: not judges no text itself; move 'on' into each rule under its 'of'$",
+    ),
+    "a part of a combination in another one": (
+        HEAD + "  {kind: all, of: [{kind: any, on: answer, of: [{kind: finished}]}]}",
+        ":3: constraint.of.0.on: kind: any judges no text itself",
+    ),
     "bad escape": ('a: "\\q"', ":1: malformed YAML: a backslash in double quotes .* in single quotes"),
     "escape beyond Unicode": ('a: "\\UFFFFFFFF"', "malformed YAML"),
     "escape just beyond Unicode": ('a: "\\U00110000"', "malformed YAML"),

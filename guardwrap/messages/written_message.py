@@ -1,0 +1,42 @@
+"""Messages that a user has written, such as examples of a constraint, in the form in which a model's are judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from guardwrap.messages.parsed_message import message_fault, message_text
+from guardwrap.messages.regions import json_text
+from guardwrap.outcomes import Draw
+
+__all__ = ["written_message"]
+
+
+def written_message(message: Mapping[str, Any]) -> Draw:
+    """Return a message as a finished draw without tokens.
+
+    Parameters
+    ----------
+    message
+        Its ``content``, ``reasoning`` and ``tool_calls``, each of which may be missing. A call has a ``name`` and
+        ``arguments``.
+    """
+    calls = [
+        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in message.get("tool_calls", ())
+    ]
+    fields = {
+        "reasoning_content": message.get("reasoning", ""),
+        "content": message.get("content", ""),
+        "tool_calls": calls,
+    }
+    parts = {
+        "answer": (fields["content"],),
+        "reasoning": (fields["reasoning_content"],),
+        "tool_calls": tuple(map(json_text, calls)),
+    }
+    filled = tuple((part, strings) for part, strings in parts.items() if any(strings))
+    fault = message_fault(fields)
+    whole = None if fault is not None else json.dumps({"role": "assistant", **fields}, ensure_ascii=False)
+    return Draw(prompt="", token_ids=(), text=message_text(fields), fault=fault, parts=filled, message=whole)
