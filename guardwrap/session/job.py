@@ -35,7 +35,7 @@ from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
 from guardwrap.session.repair import Repair
-from guardwrap.session.telemetry import CallSpan
+from guardwrap.session.telemetry import CallSpan, traced_by, work_span
 from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
 from guardwrap.twists.twist import Twist
 
@@ -203,7 +203,10 @@ class Job:
         prompts = iter(prompts)
         first = list(islice(prompts, most))
         if first:
-            self.twists.constraint.learn(first, self._attempts)
+            with work_span("guardwrap.learn_twist", traced_by(self.span), {"guardwrap.prompts": len(first)}) as results:
+                spent = Spent.total(self.twists.constraint.learn(first, self._attempts))
+                results["guardwrap.attempts"] = spent.attempts
+                results["guardwrap.computed_tokens"] = spent.computed_tokens
         return chain(first, prompts)
 
     def _attempts(self, prompts: Sequence[PreparedPrompt], twists: Sequence[Twist], count: int, seed: int) -> Learned:
@@ -221,8 +224,8 @@ class Job:
             plain = replace(self, twists=None, weigh=None, **nobody)
             requests.append(replace(plain.request(many, asked), sampler=weighing, twist=twist, lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
-        spent = sum(map(len, attempts)), sum(outcome.report.usage.computed_tokens for outcome in outcomes)
-        return Learned(Spent(*spent), attempts)
+        computed = [outcome.report.usage.computed_tokens for outcome in outcomes]
+        return Learned([Spent(*each) for each in zip(map(len, attempts), computed, strict=True)], attempts)
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -66,6 +66,11 @@ class Spent(NamedTuple):
     attempts: int = 0
     computed_tokens: int = 0
 
+    @classmethod
+    def total(cls, costs: Iterable[Spent]) -> Spent:
+        """Return the sum of costs."""
+        return cls(*map(sum, zip(cls(), *costs, strict=True)))
+
 
 class Learned(NamedTuple):
     """What attempts for learning give.
@@ -73,12 +78,12 @@ class Learned(NamedTuple):
     Parameters
     ----------
     spent
-        Their cost.
+        Their cost, for each prompt.
     attempts
         The attempts of each prompt, with their log-weights.
     """
 
-    spent: Spent
+    spent: Sequence[Spent]
     attempts: Sequence[Sequence[Attempt]]
 
     @property
@@ -203,16 +208,22 @@ class TwistedConstraint:
         """Whether nothing is left to learn."""
         return self.rounds == ROUNDS
 
-    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> None:
+    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> list[Spent]:
         """Learn the values from attempts for some prompts. The first caller learns, and others wait.
 
         If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
+
+        Returns
+        -------
+        list of Spent
+            What this caller spent on the attempts of each prompt.
 
         Raises
         ------
         UsageError
             If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
         """
+        costs = [Spent()] * len(prompts)
         with self._learning:
             most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
@@ -222,14 +233,17 @@ class TwistedConstraint:
                 twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
                 # After a round that was cut short, the next one draws other attempts.
                 learned = attempts(prompts, twists, count, self.spent.attempts)
-                self.spent = Spent(*map(sum, zip(self.spent, learned.spent, strict=True)))
+                costs = [Spent.total(both) for both in zip(costs, learned.spent, strict=True)]
+                drawn = Spent.total(learned.spent)
+                self.spent = Spent.total((self.spent, drawn))
                 self.counts.close_round()
                 self.values = log_values(self.states.automaton, self.counts, most)
                 self._fit(twists, learned)
-                if learned.spent.attempts < count * len(prompts):
-                    return
+                if drawn.attempts < count * len(prompts):
+                    return costs
                 self.rounds = ROUNDS if learned.worth >= ENOUGH else self.rounds + 1
             self._data = TiltData()
+        return costs
 
     def values_for(self, tokens: int) -> Values:
         """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.

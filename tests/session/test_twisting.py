@@ -39,7 +39,7 @@ def test_learning_leaves_the_event_loop_free(monkeypatch):
     def learn(self, prompts, attempts):
         threads.append(threading.current_thread().name)
         time.sleep(0.5)
-        right(self, prompts, attempts)
+        return right(self, prompts, attempts)
 
     monkeypatch.setattr(twisting.TwistedConstraint, "learn", learn)
     guarded = guarded_of(budget=Budget(max_attempts=None))
