@@ -78,6 +78,8 @@ class Service:
         self.figures = ServerMetrics({slot.name: _watched(slot) for slot in self.shelf.slots})
         for slot in self.shelf.slots:
             slot.on_load = partial(self.figures.loaded, slot.name)
+            if slot.start_seconds is not None:
+                slot.on_load(slot.start_seconds)
         self.begun = int(time.time())
         self._patient = ThreadPoolExecutor(1, "guardwrap-parsing-long")
 
