@@ -62,16 +62,17 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         raised an error.
     """
     request, law = state.request, state.request.prompt.law
-    usage = Usage(
-        state.attempts,
-        state.tokens,
-        state.seconds,
-        len(state.surplus),
-        sum(state.surplus),
-        state.computed,
-        state.skipped,
-        state.model_checks,
-        state.model_seconds,
+    usage = replace(
+        request.learning,
+        attempts=state.attempts,
+        tokens=state.tokens,
+        seconds=state.seconds,
+        surplus_attempts=len(state.surplus),
+        surplus_tokens=sum(state.surplus),
+        computed_tokens=state.computed,
+        skipped_attempts=state.skipped,
+        model_checks=state.model_checks,
+        model_seconds=state.model_seconds,
     )
     rate = None
     if law.mode == "sample" and state.attempts:

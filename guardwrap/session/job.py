@@ -204,9 +204,10 @@ class Job:
         first = list(islice(prompts, most))
         if first:
             with work_span("guardwrap.learn_twist", traced_by(self.span), {"guardwrap.prompts": len(first)}) as results:
-                spent = Spent.total(self.twists.constraint.learn(first, self._attempts))
-                results["guardwrap.attempts"] = spent.attempts
-                results["guardwrap.computed_tokens"] = spent.computed_tokens
+                costs = self.twists.constraint.learn(first, self._attempts)
+                attempts, computed, _ = Spent.total(costs)
+                results |= {"guardwrap.attempts": attempts, "guardwrap.computed_tokens": computed}
+            first = [replace(prompt, learning=cost.usage) for prompt, cost in zip(first, costs, strict=True)]
         return chain(first, prompts)
 
     def _attempts(self, prompts: Sequence[PreparedPrompt], twists: Sequence[Twist], count: int, seed: int) -> Learned:
@@ -262,7 +263,7 @@ class Job:
         how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh, "twist": twist}
         why = self._whole_because(prompt)
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
-        return self._request(prompt, asked, notes, **how, **live)
+        return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
         """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
 from guardwrap.metrics import effective_sample_size
+from guardwrap.outcomes import Usage
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Twisted
@@ -61,15 +63,25 @@ _UNLIKE = "the twist {!r} was learned by another version of guardwrap, which fol
 
 
 class Spent(NamedTuple):
-    """The cost of attempts that are not returned."""
+    """The cost of attempts that are not returned; seconds are wall-clock time."""
 
     attempts: int = 0
     computed_tokens: int = 0
+    seconds: float = 0.0
 
     @classmethod
     def total(cls, costs: Iterable[Spent]) -> Spent:
         """Return the sum of costs."""
         return cls(*map(sum, zip(cls(), *costs, strict=True)))
+
+    @property
+    def usage(self) -> Usage:
+        """The cost as the part of a report's usage that was spent on learning."""
+        return Usage(
+            learning_attempts=self.attempts,
+            learning_computed_tokens=self.computed_tokens,
+            learning_seconds=self.seconds,
+        )
 
 
 class Learned(NamedTuple):
@@ -216,7 +228,8 @@ class TwistedConstraint:
         Returns
         -------
         list of Spent
-            What this caller spent on the attempts of each prompt.
+            What this caller spent on the attempts of each prompt, with an equal share of the wall-clock time. Waiting
+            for another caller is not in it.
 
         Raises
         ------
@@ -230,16 +243,18 @@ class TwistedConstraint:
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
             count = -(-ATTEMPTS // len(prompts))
             while not self.learned:
+                began = time.monotonic()
                 twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
                 # After a round that was cut short, the next one draws other attempts.
                 learned = attempts(prompts, twists, count, self.spent.attempts)
-                costs = [Spent.total(both) for both in zip(costs, learned.spent, strict=True)]
-                drawn = Spent.total(learned.spent)
-                self.spent = Spent.total((self.spent, drawn))
                 self.counts.close_round()
                 self.values = log_values(self.states.automaton, self.counts, most)
                 self._fit(twists, learned)
-                if drawn.attempts < count * len(prompts):
+                share = (time.monotonic() - began) / len(prompts)
+                drawn = [spent._replace(seconds=share) for spent in learned.spent]
+                costs = [Spent.total(both) for both in zip(costs, drawn, strict=True)]
+                self.spent = Spent.total((self.spent, *drawn))
+                if sum(spent.attempts for spent in drawn) < count * len(prompts):
                     return costs
                 self.rounds = ROUNDS if learned.worth >= ENOUGH else self.rounds + 1
             self._data = TiltData()
