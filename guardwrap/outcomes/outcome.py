@@ -167,6 +167,9 @@ class Report:
     fallback_rejected_by
         Title of the rule that rejected the fallback, which was therefore withheld; None if there was no fallback, or it
         was not rejected.
+    prompt_tokens
+        Tokens of the prompt as the model reads it, with the chat template; None if that is not known: over an endpoint,
+        and for images, speech and encoder-decoder models.
     """
 
     drawn_from: str
@@ -189,6 +192,7 @@ class Report:
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     obstacle: Obstacle | None = None
     fallback_rejected_by: str | None = None
+    prompt_tokens: int | None = None
 
     @property
     def missing(self) -> int:

@@ -156,6 +156,8 @@ class Request:
         With ``settled=None``, the reason, in words.
     learning
         What was spent on learning a twist for it before it was made: only the fields of learning are used.
+    prompt_tokens
+        Number of tokens of the prompt that defines a(y), for the report; None if it is not known.
     """
 
     prompt: Prepared
@@ -182,6 +184,7 @@ class Request:
     pass_on: PassOn | None = None
     settled: SettledPrefix | None = None
     learning: Usage = field(default_factory=Usage)
+    prompt_tokens: int | None = None
     whole_because: str = "the backend gives whole texts"
 
     @property

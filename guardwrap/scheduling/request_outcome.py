@@ -98,6 +98,7 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         cut_off=state.cut_off,
         obstacle=None if state.satisfied else state.inquiry.obstacle,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
+        prompt_tokens=request.prompt_tokens,
     )
     draws = tuple(state.accepted)
     texts = tuple(draw.text for draw in draws)
@@ -134,6 +135,7 @@ def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
         rejections=dict((Counter(before.rejections) + Counter(after.rejections)).most_common()),
         notes=tuple(dict.fromkeys((*before.notes, turn, *after.notes))),
         cut_off=before.cut_off + after.cut_off,
+        prompt_tokens=before.prompt_tokens,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in places.items()},
     )
     return replace(earlier, texts=texts, draws=earlier.draws + later.draws, report=report)

@@ -263,6 +263,7 @@ class Job:
         how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh, "twist": twist}
         why = self._whole_because(prompt)
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
+        live["prompt_tokens"] = len((prompt.target or prompt.law).ids) if self.causal else None
         return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
