@@ -99,7 +99,7 @@ class Service:
         return fields
 
     async def require_valid(self, slot: ModelSlot, fields: dict[str, Any], parse: Parse, *, long: bool) -> None:
-        """Validate a request whose model is not loaded in a thread, so that no invalid request has it loaded.
+        """Validate a request whose model is not loaded in a thread, so that no invalid request loads one.
 
         Raises
         ------
