@@ -1,8 +1,9 @@
 """The picture of deploy.md: the panels of Grafana's dashboard, drawn from what Prometheus answers to their queries.
 
-``python docs/dashboard_picture.py`` starts ``guardwrap serve`` on the embedded model with ``deploy/serve/serve.yaml``,
-and Prometheus (Debian: ``apt-get install prometheus``), sends requests for about seven minutes, and draws
-``docs/images/dashboard.png`` with matplotlib. Grafana itself is not needed. A query without an answer is an error.
+``python docs/dashboard_picture.py`` starts ``guardwrap serve`` with the rules and limits of ``deploy/serve/serve.yaml``
+and two models, both the embedded one, of which the second is unloaded when idle. It starts Prometheus (Debian:
+``apt-get install prometheus``), sends requests for about six minutes, and draws ``docs/images/dashboard.png`` with
+matplotlib. Grafana itself is not needed. A query without an answer is an error.
 """
 
 import json
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import DEVNULL, Popen
@@ -30,8 +31,16 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 SCRAPE, STEP, WINDOW = "2s", 2, "20s"
-PHASES = ((60, 2, ("tea",)), (90, 8, ("tea", "brief")), (60, 40, ("tea", "brief", "rare")), (30, 2, ("brief",)))
-"""Seconds, concurrent clients, and the rules that they ask for."""
+FIRST, SECOND = "always", "sometimes"
+IDLE = 15
+"""Seconds after which the second model is unloaded."""
+PHASES = (
+    (60, 2, ("tea",), (FIRST,)),
+    (90, 8, ("tea", "brief"), (FIRST, SECOND)),
+    (60, 40, ("tea", "brief", "rare"), (FIRST,)),
+    (30, 2, ("brief",), (SECOND,)),
+)
+"""Seconds, concurrent clients, the rules that they ask for, and the models."""
 PROMPTS = ("Each morning I drink a cup of", "What is tea?", "My favorite drink is", "Write about breakfast:")
 RARE = {"kind": "regex", "pattern": r"\d{3}-\d{4}"}
 COLOURS = 64
@@ -42,21 +51,32 @@ UNITS = {
 }
 
 
-def wanted(rule: str) -> dict[str, Any]:
+def settings_of_two(folder: Path) -> Path:
+    """Write the settings of ``deploy/`` with two models instead of one."""
+    settings = yaml.safe_load((DEPLOY / "serve" / "serve.yaml").read_text())
+    model = {"model": settings.pop("model"), "constraints": str(DEPLOY / "serve" / settings.pop("constraints"))}
+    kept, unloaded = {**model, "load": "start", "idle_seconds": None}, {**model, "idle_seconds": IDLE}
+    path = folder / "serve.yaml"
+    path.write_text(yaml.safe_dump({**settings, "models": {FIRST: kept, SECOND: unloaded}}))
+    return path
+
+
+def wanted(rule: str, model: str) -> dict[str, Any]:
     """Return the body of a request."""
     constraint = RARE if rule == "rare" else rule
     own = {"constraint": constraint, "budget": {"max_attempts": 20 if rule == "rare" else 100}}
-    return {"model": "local", "prompt": random.choice(PROMPTS), "max_tokens": 16, "guardwrap": own}
+    return {"model": model, "prompt": random.choice(PROMPTS), "max_tokens": 16, "guardwrap": own}
 
 
 def load(url: str) -> None:
     """Send requests, more at once in some phases than in others."""
-    for seconds, clients, rules in PHASES:
+    for seconds, clients, rules, models in PHASES:
         end = time.monotonic() + seconds
 
-        def send(rules: tuple[str, ...] = rules, end: float = end) -> None:
+        def send(rules: tuple[str, ...] = rules, models: tuple[str, ...] = models, end: float = end) -> None:
             while time.monotonic() < end:
-                httpx.post(f"{url}/v1/completions", json=wanted(random.choice(rules)), timeout=300)
+                body = wanted(random.choice(rules), random.choice(models))
+                httpx.post(f"{url}/v1/completions", json=body, timeout=300)
 
         with ThreadPoolExecutor(clients) as pool:
             for one in [pool.submit(send) for _ in range(clients)]:
@@ -123,22 +143,12 @@ def main() -> None:
     matplotlib.use("Agg")
     random.seed(0)
     dashboard = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
-    serve = [
-        sys.executable,
-        "-m",
-        "guardwrap",
-        "serve",
-        "--config",
-        str(DEPLOY / "serve" / "serve.yaml"),
-        "--port",
-        "0",
-    ]
     drawn = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        started(serve, "http://", "stdout") as url,
-        prometheus(url, Path(folder)) as client,
-    ):
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
+        config = str(settings_of_two(Path(folder)))
+        serve = [sys.executable, "-m", "guardwrap", "serve", "--config", config, "--port", "0"]
+        url = running.enter_context(started(serve, "http://", "stdout"))
+        client = running.enter_context(prometheus(url, Path(folder)))
         begin = time.time()
         load(url)
         end = time.time()

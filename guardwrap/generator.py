@@ -364,7 +364,8 @@ class GuardedGenerator(PipelineLike):
             threads = self._session.threads
             given, job = inputs.prompts, await threads.run(partial(self._read, options))
             if is_unchosen(job):
-                given, job = await threads.plan(partial(with_choice, self._session, given, options, job), on_busy)
+                choice = partial(with_choice, self._session, given, options, job)
+                given, job = await threads.plan(partial(span.within, choice), on_busy)
             job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span, pass_on=passing(on_piece))
             async with aclosing(job.aserved(await job.arequests(given))) as served:
                 async for prompt, constraint, outcome in served:

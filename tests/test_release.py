@@ -8,11 +8,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support
 import yaml
 
 from guardwrap import __version__
 
 ROOT = Path(__file__).parents[1]
+
+
+SUPPORT = support.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_of_what_is_tested_is_up_to_date() -> None:
+    assert support.updated(SUPPORT) == SUPPORT, "run PYTHONPATH=. python benchmarks/support.py"
+
+
+@pytest.mark.parametrize("claim", ["2.13.0", "`>=2.6`", "0.32.0", ", `rwkv`", "3.13, ", "2.60.0", "`<start_of_turn>`"])
+def test_negative_control_a_page_with_another_claim_is_seen(claim: str) -> None:
+    stale = SUPPORT.replace(claim, "")
+    assert stale != SUPPORT
+    assert support.updated(stale) == SUPPORT
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        ("torch==2.13.0", "torch==2.99.0", "| 2.99.0 |"),
+        ("transformers>=5.15.1", "transformers>=5.16.0", "| 5.16.0, "),
+        ("VLLM_VERSION := 0.32.0", "VLLM_VERSION := 0.99.0", "| 0.99.0 |"),
+        ("smolagents==1.26.0", "smolagents==1.99.0", "| 1.99.0 |"),
+        ('"3.13", "3.14"', '"3.13", "3.14", "3.15"', ", 3.15 |"),
+    ],
+)
+def test_new_settings_change_the_page(old: str, new: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = support.read
+    monkeypatch.setattr(support, "read", lambda name: read(name).replace(old, new))
+    assert shown not in SUPPORT
+    assert shown in support.updated(SUPPORT)
 
 
 def released(changelog: str) -> dict[str, str]:

@@ -13,7 +13,18 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["Instruments", "attached", "captures_text", "failed_span", "instruments", "remote_context", "tracer"]
+__all__ = [
+    "Instruments",
+    "attached",
+    "captures_text",
+    "context_with",
+    "current_context",
+    "failed_span",
+    "instruments",
+    "remote_context",
+    "trace_headers",
+    "tracer",
+]
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The environment variable that allows prompts and returned texts in spans."""
@@ -54,16 +65,59 @@ def failed_span(span: Any, kind: type[BaseException], message: str | None) -> No
     span.set_status(Status(StatusCode.ERROR, message))
 
 
-@contextmanager
-def attached(span: Any) -> Iterator[None]:
-    """Context in which a span is the current one, so that further spans of this thread or task become its children."""
-    from opentelemetry import context, trace
+def current_context() -> Any:
+    """Return the context of this thread or task, with its span; None if the process does not use OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import context
 
-    token = context.attach(trace.set_span_in_context(span))
+    return context.get_current()
+
+
+def context_with(span: Any) -> Any:
+    """Return the context of this thread or task, in which a span is the current one."""
+    from opentelemetry import trace
+
+    return trace.set_span_in_context(span)
+
+
+@contextmanager
+def attached(traced: Any) -> Iterator[None]:
+    """Use a context of OpenTelemetry in this thread or task: further spans become children of its current span.
+
+    Parameters
+    ----------
+    traced
+        The context; None changes nothing.
+    """
+    if traced is None:
+        yield
+        return
+    from opentelemetry import context
+
+    token = context.attach(traced)
     try:
         yield
     finally:
         context.detach(token)
+
+
+def trace_headers(traced: Any) -> dict[str, str]:
+    """Return the headers ``traceparent`` and ``tracestate`` (W3C Trace Context) of a context's current span.
+
+    Baggage is never in them: an application may keep there what another server must not see.
+
+    Parameters
+    ----------
+    traced
+        The context; None has no span, and so no headers.
+    """
+    headers: dict[str, str] = {}
+    if traced is not None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        TraceContextTextMapPropagator().inject(headers, traced)
+    return headers
 
 
 def remote_context(headers: Mapping[str, str]) -> Any:

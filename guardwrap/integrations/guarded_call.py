@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
@@ -20,6 +20,7 @@ from guardwrap.outcomes import Outcome
 from guardwrap.session.fallback import raise_if_short
 
 __all__ = [
+    "TokenCounts",
     "as_guarded",
     "calls_tools",
     "complete_outcome",
@@ -28,8 +29,16 @@ __all__ = [
     "reply_messages",
     "run_prompts",
     "schema_constraint",
+    "token_counts",
     "tool_rule",
 ]
+
+
+class TokenCounts(NamedTuple):
+    """Tokens of the prompt and of one text; those of rejected attempts are in the report."""
+
+    prompt: int
+    text: int
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
@@ -159,6 +168,18 @@ def reply_messages(outcome: Outcome, stop: Sequence[str] | None = None) -> list[
     """
     messages = [answer_message(draw, tuple(stop or ())) for draw in outcome.draws]
     return messages + [{"content": text} for text in outcome.texts[len(messages) :]]
+
+
+def token_counts(outcome: Outcome) -> list[TokenCounts | None]:
+    """Return the tokens of the prompt and of each text; None if those of the prompt are not known.
+
+    A text's tokens include its end-of-sequence token, and reasoning and calls if it is a message. A fallback has none.
+    """
+    prompt = outcome.report.prompt_tokens
+    if prompt is None:
+        return [None] * len(outcome.texts)
+    lengths = [len(draw.token_ids) for draw in outcome.draws]
+    return [TokenCounts(prompt, length) for length in (*lengths, *[0] * (len(outcome.texts) - len(lengths)))]
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:

@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, convert_to_openai_messages
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, Generation, LLMResult
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
@@ -22,12 +23,14 @@ from pydantic import BaseModel, Field, PrivateAttr
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.errors import GuardwrapError, UsageError, nearest
 from guardwrap.integrations.guarded_call import (
+    TokenCounts,
     as_guarded,
     complete_outcome,
     content_of,
     reply_messages,
     run_prompts,
     schema_constraint,
+    token_counts,
 )
 from guardwrap.messages.answer_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
@@ -66,7 +69,8 @@ class _Guarded(BaseModel):
 
     @property
     def _model_name(self) -> str:
-        return str(self.guarded.model.name_or_path)
+        # LangChain's callbacks do not count the usage of a model without a name.
+        return str(self.guarded.model.name_or_path or self.guarded.session.model_name)
 
     def _settings(self) -> dict[str, Any]:
         """Return the options that LangChain's standard parameters stand for."""
@@ -195,7 +199,8 @@ class GuardedChatModel(_Guarded, BaseChatModel):
     """LangChain chat model that replies to messages with a message that satisfies the constraint.
 
     It has the parameters of GuardedLLM. The report is in ``response_metadata["guardwrap"]``, and reasoning in
-    ``additional_kwargs["reasoning_content"]``. The tokenizer's chat template is applied to the messages.
+    ``additional_kwargs["reasoning_content"]``. ``usage_metadata`` counts the tokens of the prompt and of the message;
+    those of rejected attempts are in the report. The tokenizer's chat template is applied to the messages.
 
     Parameters
     ----------
@@ -257,7 +262,8 @@ class GuardedChatModel(_Guarded, BaseChatModel):
         ready = self._ready or self._drawn([_chat(messages)], stop, kwargs)[0]
         outcome = complete_outcome(self.guarded, ready)
         metadata = {"guardwrap": outcome.report.to_dict(), "model_name": self._model_name}
-        replies = [_reply(message, metadata) for message in reply_messages(outcome, self._stops(stop))]
+        messages, counts = reply_messages(outcome, self._stops(stop)), token_counts(outcome)
+        replies = [_reply(message, metadata, count) for message, count in zip(messages, counts, strict=True)]
         return ChatResult(generations=[ChatGeneration(message=reply) for reply in replies], llm_output=metadata)
 
     def _stream(
@@ -272,6 +278,7 @@ class GuardedChatModel(_Guarded, BaseChatModel):
             content=reply.content,
             additional_kwargs=reply.additional_kwargs,
             response_metadata=reply.response_metadata,
+            usage_metadata=reply.usage_metadata,
             tool_call_chunks=calls,
             chunk_position="last",
         )
@@ -314,9 +321,14 @@ class GuardedChatModel(_Guarded, BaseChatModel):
         return replies
 
 
-def _reply(message: Mapping[str, Any], metadata: dict[str, Any]) -> AIMessage:
+def _reply(message: Mapping[str, Any], metadata: dict[str, Any], counts: TokenCounts | None) -> AIMessage:
     """Return LangChain's form of a message."""
     thought = message.get("reasoning_content")
+    usage = None
+    if counts is not None:
+        usage = UsageMetadata(
+            input_tokens=counts.prompt, output_tokens=counts.text, total_tokens=counts.prompt + counts.text
+        )
     return AIMessage(
         content=message["content"] or "",
         tool_calls=[
@@ -324,6 +336,7 @@ def _reply(message: Mapping[str, Any], metadata: dict[str, Any]) -> AIMessage:
         ],
         additional_kwargs={"reasoning_content": thought} if thought else {},
         response_metadata=metadata,
+        usage_metadata=usage,
     )
 
 

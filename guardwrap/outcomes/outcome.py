@@ -89,6 +89,10 @@ class Usage:
     model_seconds
         This prompt's share of the wall-clock time of those judgements. They are made in batches, whose time is divided
         among their texts.
+    learning_attempts, learning_computed_tokens, learning_seconds
+        This prompt's share of what the call spent, before its first attempt, on learning a twist: attempts, which are
+        not returned and not part of ``attempts``; the new tokens for which the model was run; wall-clock seconds. They
+        are 0 for later calls, and for prompts from which nothing was learned.
     """
 
     attempts: int = 0
@@ -100,6 +104,9 @@ class Usage:
     skipped_attempts: int = 0
     model_checks: int = 0
     model_seconds: float = 0.0
+    learning_attempts: int = 0
+    learning_computed_tokens: int = 0
+    learning_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +171,9 @@ class Report:
     cached
         Whether the texts were drawn by an earlier call and come from the wrapper's cache. Then ``usage`` and
         ``rejections`` are zero, ``acceptance`` and ``evidence`` are those of that call, and a note has its attempts.
+    prompt_tokens
+        Tokens of the prompt as the model reads it, with the chat template; None if that is not known: over an endpoint,
+        and for images, speech and encoder-decoder models.
     """
 
     drawn_from: str
@@ -187,6 +197,7 @@ class Report:
     obstacle: Obstacle | None = None
     fallback_rejected_by: str | None = None
     cached: bool = False
+    prompt_tokens: int | None = None
 
     @property
     def missing(self) -> int:

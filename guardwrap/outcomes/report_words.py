@@ -195,6 +195,9 @@ def report_in_words(report: Report) -> str:
         rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))
     if use.model_checks:
         rows.append(("models judged", f"{counted(use.model_checks, 'text')}, {use.model_seconds:.1f} s"))
+    if use.learning_attempts:
+        cost = f"{counted(use.learning_attempts, 'attempt')}, {counted(use.learning_computed_tokens, 'computed token')}"
+        rows.append(("learning", f"{cost}, {use.learning_seconds:.1f} s, before the first attempt"))
     if use.surplus_attempts:
         rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, drawn but not needed"))
     rows += [("note", note) for note in report.notes]

@@ -48,6 +48,12 @@ class EndpointPrompt:
     law: EndpointLaw
     target: EndpointLaw
 
+    def traced(self, context: Any) -> EndpointPrompt:
+        """Return the prompt with OpenTelemetry's context of its call, whose span its requests belong to."""
+        if context is None:
+            return self
+        return replace(self, law=replace(self.law, traced=context), target=replace(self.target, traced=context))
+
 
 @dataclass(frozen=True)
 class EndpointCall(PromptReader):

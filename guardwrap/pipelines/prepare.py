@@ -45,6 +45,7 @@ from guardwrap.environment.transformers_internals import (
     without_stop_strings,
 )
 from guardwrap.errors import ContextExceeded, UsageError, is_count
+from guardwrap.outcomes import Usage
 from guardwrap.pipelines.position_limit import require_positions
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class PreparedPrompt:
         The law that defines a(y), if attempts are drawn from something else; None if they are drawn from a itself.
     regions
         The parser of the answer after the prompt, and what happened in the prompt; None if the answer is not parsed.
+    learning
+        What was spent on learning a twist from attempts for it.
     """
 
     number: int
@@ -120,6 +123,7 @@ class PreparedPrompt:
     law: GenerationLaw
     target: GenerationLaw | None = None
     regions: tuple[MessageRegions, Sequence[Event]] | None = field(default=None, repr=False)
+    learning: Usage = field(default_factory=Usage)
 
 
 def prepare(

@@ -15,6 +15,7 @@ from guardwrap.samplers import Attempt
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
+from guardwrap.session.telemetry import model_attributes, pilot_attributes, traced_by, work_span
 
 __all__ = ["Drawing", "PilotAttempts", "expected_attempts", "fewest_attempts"]
 
@@ -150,15 +151,17 @@ class Drawing:
         seconds = None if self.max_seconds is None else max(self.max_seconds - self.seconds, 1e-3)
         if seconds is not None and learned.attempts == 0:
             seconds /= 2  # a twist takes as much to learn
-        outcomes, attempts = self.session.pilot(
-            self.prompts,
-            count,
-            weigh=weigh,
-            on_attempt=self.on_attempt,
-            max_seconds=seconds,
-            model_share=model_share,
-            **{**options, "seed": seed},
-        )
+        with work_span("guardwrap.pilot", traced_by(None), model_attributes(self.session)) as results:
+            outcomes, attempts = self.session.pilot(
+                self.prompts,
+                count,
+                weigh=weigh,
+                on_attempt=self.on_attempt,
+                max_seconds=seconds,
+                model_share=model_share,
+                **{**options, "seed": seed},
+            )
+            results.update(pilot_attributes(outcomes))
         self.drawn += spent(outcomes)[0] + self.session.learned_from(options).attempts - learned.attempts
         return PilotAttempts(outcomes, attempts)
 

@@ -24,6 +24,7 @@ from guardwrap.samplers import sampler_named
 from guardwrap.samplers.protocol import Goal
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
+from guardwrap.session.telemetry import model_attributes, traced_by, work_span
 from guardwrap.session.twisting import ATTEMPTS, ROUNDS
 
 __all__ = ["Study", "Way", "plan_of", "studied"]
@@ -128,6 +129,20 @@ def studied(
     seed = options.get("seed")
     seed = session.next_seed() if seed is None else require_whole("seed", seed, 0)
     drawing = Drawing(session, prompts, seed, asked, on_attempt, max_seconds)
+    with work_span("guardwrap.plan", traced_by(None), model_attributes(session)) as results:
+        study = _drawn(drawing, call)
+        results.update(
+            {
+                "guardwrap.prompts": len(study.plan.forecasts),
+                "guardwrap.attempts": study.plan.spent[0],
+                "guardwrap.sampler": study.plan.sampler,
+            }
+        )
+    return study
+
+
+def _drawn(drawing: Drawing, call: _Call) -> Study:
+    """Draw the pilots, and make the plan."""
     first = drawing.first(call.options, weigh=call.weighed, texts=call.texts)
     greedy = not first.attempts or first.outcomes[0].report.acceptance is None  # greedy search has only one text
     others: list[_Pilot] = []

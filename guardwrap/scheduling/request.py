@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.outcomes import Draw, Outcome
+from guardwrap.outcomes import Draw, Outcome, Usage
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
@@ -156,6 +156,10 @@ class Request:
         Determines which attempts are certain to be accepted; None if that is not known before they are complete.
     whole_because
         With ``settled=None``, the reason, in words.
+    learning
+        What was spent on learning a twist for it before it was made: only the fields of learning are used.
+    prompt_tokens
+        Number of tokens of the prompt that defines a(y), for the report; None if it is not known.
     """
 
     prompt: Prepared
@@ -182,6 +186,8 @@ class Request:
     earlier: tuple[Request, Outcome] | None = None
     pass_on: PassOn | None = None
     settled: SettledPrefix | None = None
+    learning: Usage = field(default_factory=Usage)
+    prompt_tokens: int | None = None
     whole_because: str = "the backend gives whole texts"
 
     @property

@@ -62,16 +62,17 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         raised an error.
     """
     request, law = state.request, state.request.prompt.law
-    usage = Usage(
-        state.attempts,
-        state.tokens,
-        state.seconds,
-        len(state.surplus),
-        sum(state.surplus),
-        state.computed,
-        state.skipped,
-        state.model_checks,
-        state.model_seconds,
+    usage = replace(
+        request.learning,
+        attempts=state.attempts,
+        tokens=state.tokens,
+        seconds=state.seconds,
+        surplus_attempts=len(state.surplus),
+        surplus_tokens=sum(state.surplus),
+        computed_tokens=state.computed,
+        skipped_attempts=state.skipped,
+        model_checks=state.model_checks,
+        model_seconds=state.model_seconds,
     )
     rate = None
     if law.mode == "sample" and state.attempts:
@@ -97,6 +98,7 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         cut_off=state.cut_off,
         obstacle=None if state.satisfied else state.inquiry.obstacle,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
+        prompt_tokens=request.prompt_tokens,
     )
     draws = tuple(state.accepted)
     texts = tuple(draw.text for draw in draws)
@@ -133,6 +135,7 @@ def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
         rejections=dict((Counter(before.rejections) + Counter(after.rejections)).most_common()),
         notes=tuple(dict.fromkeys((*before.notes, turn, *after.notes))),
         cut_off=before.cut_off + after.cut_off,
+        prompt_tokens=before.prompt_tokens,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in places.items()},
     )
     return replace(earlier, texts=texts, draws=earlier.draws + later.draws, report=report)

@@ -15,7 +15,7 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from guardwrap.environment.opentelemetry_api import attached, remote_context, tracer
+from guardwrap.environment.opentelemetry_api import attached, context_with, remote_context, tracer
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.server_settings import ServerLimits
 
@@ -161,7 +161,7 @@ class RequestContext:
         with ExitStack() as stack:
             if span is not None:
                 stack.callback(_end, span, scope)
-                stack.enter_context(attached(span))
+                stack.enter_context(attached(context_with(span)))
             await self._app(scope, receive, send_with_id)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from guardwrap.serve.request_policy import (
 from guardwrap.serve.structured_output import Structure, structured
 from guardwrap.serve.time_limited import TimeLimited
 
-__all__ = ["ANYTHING", "ParsedRequest", "has_token_ids", "parse_request", "texts_of_ids"]
+__all__ = ["ANYTHING", "ParsedRequest", "has_token_ids", "parse_request", "parsed_without_model", "texts_of_ids"]
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
@@ -83,6 +83,39 @@ class ParsedRequest:
     prompt_field: str = "prompt"
     length_field: str | None = None
     echo: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parsed_without_model(
+    parse: Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest],
+    fields: Mapping[str, Any],
+    policy: RequestPolicy,
+    *,
+    images: bool,
+) -> ParsedRequest:
+    """Validate a request to a model that is not loaded, as far as that is possible without it.
+
+    A request that this rejects is also rejected by the loaded model. What depends on its tokenizer or its template is
+    accepted here: token ids, tools and the length of prompts.
+
+    Parameters
+    ----------
+    parse
+        Validates the JSON object of a request.
+    fields
+        The JSON object.
+    policy
+        Names and limits that apply to requests to the model.
+    images
+        Whether chats may have images.
+
+    Raises
+    ------
+    ErrorResponse
+        If the request is invalid.
+    """
+    if has_token_ids(fields):
+        fields = {**fields, "prompt": ["ids"] * len(_several(fields["prompt"]))}
+    return parse(fields, replace(policy, parses="tools", images=images))
 
 
 def has_token_ids(fields: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from guardwrap.serve.incoming_requests import RequestContext, read_body, require
 from guardwrap.serve.models.model_shelf import ModelShelf
 from guardwrap.serve.models.model_slot import ModelSlot
 from guardwrap.serve.models.served_model import Parse, ServedModel, patiently
-from guardwrap.serve.parsed_request import ParsedRequest, parse_request
+from guardwrap.serve.parsed_request import ParsedRequest, parse_request, parsed_without_model
 from guardwrap.serve.replies import Reply, require_complete
 from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed, unless_over
 from guardwrap.serve.responses_reply import ResponsesReply
@@ -78,7 +78,10 @@ class Service:
         self.figures = ServerMetrics({slot.name: _watched(slot) for slot in self.shelf.slots})
         for slot in self.shelf.slots:
             slot.on_load = partial(self.figures.loaded, slot.name)
+            if slot.start_seconds is not None:
+                slot.on_load(slot.start_seconds)
         self.begun = int(time.time())
+        self._readers = ThreadPoolExecutor(2, "guardwrap-parsing")
         self._patient = ThreadPoolExecutor(1, "guardwrap-parsing-long")
 
     async def fields(self, raw: bytes) -> dict[str, Any]:
@@ -94,6 +97,19 @@ class Service:
         work = partial(patiently, partial(parsed, raw))
         fields: dict[str, Any] = await asyncio.get_running_loop().run_in_executor(self._patient, work)
         return fields
+
+    async def require_valid(self, slot: ModelSlot, fields: dict[str, Any], parse: Parse, *, long: bool) -> None:
+        """Validate a request whose model is not loaded in a thread, so that no invalid request loads one.
+
+        Raises
+        ------
+        ErrorResponse
+            If it is known without the model that the request is invalid.
+        """
+        images = slot.settings.images
+        check = partial(parsed_without_model, parse, fields, slot.policy, images=images)
+        readers, work = (self._patient, partial(patiently, check)) if long else (self._readers, check)
+        await asyncio.get_running_loop().run_in_executor(readers, work)
 
     def about(self) -> dict[str, Any]:
         """Describe the server for its page: the first model, and all of them in ``models``."""
@@ -282,10 +298,11 @@ async def _completion(
     request.state.model = slot.name
     with ExitStack() as place:
         place.enter_context(slot.place())
-        model = slot.model
+        model, long = slot.model, len(raw) > LONG
         if model is None:
+            await unless_over(request, shutdown, service.require_valid(slot, fields, parse, long=long))
             model = await unless_over(request, shutdown, slot.loaded())
-        parsed_request, tokens = await model.read(fields, parse, long=len(raw) > LONG)
+        parsed_request, tokens = await model.read(fields, parse, long=long)
         items = served(model.guarded, slot.gate, request, parsed_request, model.options(parsed_request))
         reply, drawn = reply_to(parsed_request, model), partial(_drawn, service, slot)
         if parsed_request.stream:

@@ -71,7 +71,7 @@ class ServerMetrics:
         self._per_text = self._histogram("attempts_per_text", about, _ATTEMPTS)
         self._requests = self._counter("requests", "Requests, by HTTP status.", "status")
         self._seconds = self._histogram("request_seconds", "Seconds from a request to its reply.", _SECONDS)
-        self._loads = self._counter("loads", "Times that a request had the model loaded.")
+        self._loads = self._counter("loads", "Times that the model was loaded: at the start, or by a request.")
         self._failed_loads = self._counter("failed_loads", "Times that loading the model failed.")
         self._load_seconds = self._counter("load_seconds", "Seconds of loading the model.")
         live = {name: self._gauge(name, words) for name, words in _LIVE.items()}

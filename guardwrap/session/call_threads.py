@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from guardwrap.scheduling.batch import OnBusy
@@ -32,8 +33,7 @@ class CallThreads:
 
     async def run(self, work: Callable[[], Made]) -> Made:
         """Return the result of work without blocking the event loop."""
-        context = contextvars.copy_context()  # with the current span
-        return await asyncio.get_running_loop().run_in_executor(self._short, lambda: context.run(work))
+        return await asyncio.get_running_loop().run_in_executor(self._short, _here(work))
 
     async def learn(self, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
         """Return the result of work that learns a twist, one call of the wrapper at a time.
@@ -61,4 +61,9 @@ class CallThreads:
                 if on_busy is not None:
                     on_busy(False)
 
-        return await asyncio.get_running_loop().run_in_executor(pool, done)
+        return await asyncio.get_running_loop().run_in_executor(pool, _here(done))
+
+
+def _here(work: Callable[[], Made]) -> Callable[[], Made]:
+    """Return work that runs in the caller's context, with its current span."""
+    return partial(contextvars.copy_context().run, work)

@@ -32,6 +32,7 @@ from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfi
 from guardwrap.session.fallback import require_accepted
 from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import read_on_exhausted
+from guardwrap.session.telemetry import traced_by
 from guardwrap.session.twisting import Spent
 
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
@@ -88,6 +89,7 @@ class EndpointJob(Job):
         """Make a request from a prepared prompt."""
         asked = asked or self.asked
         _require_possible(asked, self.source, self.model, self.call.settings)
+        prompt = prompt.traced(traced_by(self.span))
         weighed = self.source is not None and asked.sampler.weighs
         if weighed:
             prompt = replace(prompt, law=replace(prompt.law, scored=True))

@@ -36,7 +36,7 @@ from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
 from guardwrap.session.repair import Repair
-from guardwrap.session.telemetry import CallSpan
+from guardwrap.session.telemetry import CallSpan, traced_by, work_span
 from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
 from guardwrap.twists.twist import Twist
 
@@ -210,7 +210,11 @@ class Job:
         prompts = iter(prompts)
         first = list(islice(prompts, most))
         if first:
-            self.twists.constraint.learn(first, self._attempts)
+            with work_span("guardwrap.learn_twist", traced_by(self.span), {"guardwrap.prompts": len(first)}) as results:
+                costs = self.twists.constraint.learn(first, self._attempts)
+                attempts, computed, _ = Spent.total(costs)
+                results |= {"guardwrap.attempts": attempts, "guardwrap.computed_tokens": computed}
+            first = [replace(prompt, learning=cost.usage) for prompt, cost in zip(first, costs, strict=True)]
         return chain(first, prompts)
 
     def _attempts(self, prompts: Sequence[PreparedPrompt], twists: Sequence[Twist], count: int, seed: int) -> Learned:
@@ -228,8 +232,8 @@ class Job:
             plain = replace(self, twists=None, weigh=None, **nobody)
             requests.append(replace(plain.request(many, asked), sampler=weighing, twist=twist, lookahead=None))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
-        spent = sum(map(len, attempts)), sum(outcome.report.usage.computed_tokens for outcome in outcomes)
-        return Learned(Spent(*spent), attempts)
+        computed = [outcome.report.usage.computed_tokens for outcome in outcomes]
+        return Learned([Spent(*each) for each in zip(map(len, attempts), computed, strict=True)], attempts)
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.
@@ -266,7 +270,8 @@ class Job:
         how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh, "twist": twist}
         why = self._whole_because(prompt)
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
-        return self._request(prompt, asked, notes, **how, **live)
+        live["prompt_tokens"] = len((prompt.target or prompt.law).ids) if self.causal else None
+        return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
         """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +20,8 @@ from guardwrap.environment.opentelemetry_api import (
     Instruments,
     attached,
     captures_text,
+    context_with,
+    current_context,
     failed_span,
     instruments,
     tracer,
@@ -29,7 +31,7 @@ from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
 from guardwrap.messages.answer_message import finish_reason
 from guardwrap.outcomes import SAMPLER, Outcome
 
-__all__ = ["CallSpan", "call_span"]
+__all__ = ["CallSpan", "call_span", "model_attributes", "pilot_attributes", "traced_by", "work_span"]
 
 _Item = TypeVar("_Item")
 
@@ -66,7 +68,8 @@ class CallSpan:
         self._span, self._meters, self._labels = span, meters, dict(labels)
         self._began = time.monotonic()
         self._scope = ExitStack()
-        self._current = current and span is not None
+        self._context = None if span is None else context_with(span)
+        self._current = current
         self._counts: Counter[str] = Counter()
         self._rejections: Counter[str] = Counter()
         self._reasons: list[str] = []
@@ -83,9 +86,19 @@ class CallSpan:
         """Whether anything is recorded."""
         return self._recording or self._meters is not None
 
+    @property
+    def context(self) -> Any:
+        """OpenTelemetry's context in which this span is the current one; None without a span."""
+        return self._context
+
+    def within(self, work: Callable[[], _Item]) -> _Item:
+        """Return the result of work whose spans become children of this one."""
+        with attached(self._context):
+            return work()
+
     def __enter__(self) -> Self:
         if self._current:
-            self._scope.enter_context(attached(self._span))
+            self._scope.enter_context(attached(self._context))
         return self
 
     def __exit__(
@@ -236,16 +249,75 @@ def call_span(session: Any, prompts: Any, options: Mapping[str, Any], *, current
     if tracing is None and meters is None:
         return _NO_SPAN
     named = options.get(session.call_class.named)
-    labels = {
-        "gen_ai.operation.name": _operation(session, named if prompts is None else prompts),
-        "gen_ai.provider.name": session.provider,
-        "gen_ai.request.model": session.model_name,
-    }
+    operation = _operation(session, named if prompts is None else prompts)
+    labels = {"gen_ai.operation.name": operation, **model_attributes(session)}
     if tracing is None:
         return CallSpan(None, meters, labels, current=False)
-    name = f"{labels['gen_ai.operation.name']} {session.model_name}"
+    name = f"{operation} {session.model_name}"
     span = tracing.start_span(name, kind=_kind(session), attributes={**labels, **_requested(options)})
     return CallSpan(span, meters, labels, current=current)
+
+
+def model_attributes(session: Any) -> dict[str, str]:
+    """Return the attributes of a session's model."""
+    return {"gen_ai.provider.name": session.provider, "gen_ai.request.model": session.model_name}
+
+
+def pilot_attributes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the attributes of attempts that are not returned, from the outcomes of their prompts."""
+    reports = [outcome.report for outcome in outcomes]
+    return {
+        "guardwrap.prompts": len(reports),
+        "guardwrap.attempts": sum(report.usage.attempts for report in reports),
+        "guardwrap.tokens": sum(report.usage.tokens for report in reports),
+        "guardwrap.computed_tokens": sum(report.usage.computed_tokens for report in reports),
+    }
+
+
+def traced_by(span: CallSpan | None) -> Any:
+    """Return OpenTelemetry's context of a call, for what it starts in other threads; None if nothing is traced.
+
+    Parameters
+    ----------
+    span
+        The span of the call; None for the context of this thread, as in pilots.
+    """
+    return current_context() if span is None else span.context
+
+
+@contextmanager
+def work_span(name: str, context: Any, attributes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Context for attempts that no call returns. If the process has a tracer, it is a span, and the current one.
+
+    Yields
+    ------
+    dict
+        Further attributes, to be added before the context ends.
+
+    Parameters
+    ----------
+    name
+        The name of the span.
+    context
+        The context to whose span it belongs; see ``traced_by``.
+    attributes
+        What is known of the work at its beginning.
+    """
+    tracing = tracer()
+    results: dict[str, Any] = {}
+    if tracing is None:
+        yield results
+        return
+    span = tracing.start_span(name, context, attributes=dict(attributes))
+    try:
+        with attached(context_with(span)):
+            yield results
+    except BaseException as error:
+        failed_span(span, type(error), _message(error))
+        raise
+    finally:
+        span.set_attributes(results)
+        span.end()
 
 
 def _kind(session: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -13,6 +14,7 @@ import numpy as np
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
 from guardwrap.metrics import effective_sample_size
+from guardwrap.outcomes import Usage
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Twisted
@@ -61,10 +63,25 @@ _UNLIKE = "the twist {!r} was learned by another version of guardwrap, which fol
 
 
 class Spent(NamedTuple):
-    """The cost of attempts that are not returned."""
+    """The cost of attempts that are not returned; seconds are wall-clock time."""
 
     attempts: int = 0
     computed_tokens: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def total(cls, costs: Iterable[Spent]) -> Spent:
+        """Return the sum of costs."""
+        return cls(*map(sum, zip(cls(), *costs, strict=True)))
+
+    @property
+    def usage(self) -> Usage:
+        """The cost as the part of a report's usage that was spent on learning."""
+        return Usage(
+            learning_attempts=self.attempts,
+            learning_computed_tokens=self.computed_tokens,
+            learning_seconds=self.seconds,
+        )
 
 
 class Learned(NamedTuple):
@@ -73,12 +90,12 @@ class Learned(NamedTuple):
     Parameters
     ----------
     spent
-        Their cost.
+        Their cost, for each prompt.
     attempts
         The attempts of each prompt, with their log-weights.
     """
 
-    spent: Spent
+    spent: Sequence[Spent]
     attempts: Sequence[Sequence[Attempt]]
 
     @property
@@ -203,33 +220,45 @@ class TwistedConstraint:
         """Whether nothing is left to learn."""
         return self.rounds == ROUNDS
 
-    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> None:
+    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> list[Spent]:
         """Learn the values from attempts for some prompts. The first caller learns, and others wait.
 
         If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
+
+        Returns
+        -------
+        list of Spent
+            What this caller spent on the attempts of each prompt, with an equal share of the wall-clock time. Waiting
+            for another caller is not in it.
 
         Raises
         ------
         UsageError
             If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
         """
+        costs = [Spent()] * len(prompts)
         with self._learning:
             most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
             count = -(-ATTEMPTS // len(prompts))
             while not self.learned:
+                began = time.monotonic()
                 twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
                 # After a round that was cut short, the next one draws other attempts.
                 learned = attempts(prompts, twists, count, self.spent.attempts)
-                self.spent = Spent(*map(sum, zip(self.spent, learned.spent, strict=True)))
                 self.counts.close_round()
                 self.values = log_values(self.states.automaton, self.counts, most)
                 self._fit(twists, learned)
-                if learned.spent.attempts < count * len(prompts):
-                    return
+                share = (time.monotonic() - began) / len(prompts)
+                drawn = [spent._replace(seconds=share) for spent in learned.spent]
+                costs = [Spent.total(both) for both in zip(costs, drawn, strict=True)]
+                self.spent = Spent.total((self.spent, *drawn))
+                if sum(spent.attempts for spent in drawn) < count * len(prompts):
+                    return costs
                 self.rounds = ROUNDS if learned.worth >= ENOUGH else self.rounds + 1
             self._data = TiltData()
+        return costs
 
     def values_for(self, tokens: int) -> Values:
         """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.

@@ -84,11 +84,6 @@ class OfTheModel:
     def supports_json_mode(self) -> bool:
         return True
 
-    @property
-    def returns_usage_metadata(self) -> bool:
-        """The report counts tokens of all attempts, and no tokens of prompts."""
-        return False
-
 
 class TestUnits(OfTheModel, ChatModelUnitTests):
     """The tests that work without a model."""

@@ -1,9 +1,11 @@
 """Metrics of the server: what a request adds to them, and that clients cannot add names."""
 
+from types import SimpleNamespace
+
 import openai
 import pytest
 
-from guardwrap.serve.server_metrics import OTHER_RULES
+from guardwrap.serve.server_metrics import OTHER_RULES, ServerMetrics, WatchedModel
 from tests.serve.fixtures_server import ASKED, HAS_A, figures
 
 
@@ -81,7 +83,9 @@ def test_limits_and_the_process_are_shown(http):
 
 def test_series_begin_at_zero(http):
     """Otherwise rates miss the first event of each."""
-    numbers = figures(http)
-    assert {"has an a", "has a z", "the sampler", OTHER_RULES} <= rules(numbers)
+    assert {"has an a", "has a z", "the sampler", OTHER_RULES} <= rules(figures(http))
+    live = dict.fromkeys(("running", "queued", "rows_busy", "loaded"), lambda: 0.0)
+    fresh = ServerMetrics({"tiny": WatchedModel(live, 2, 1, ["has an a"])})
+    numbers = figures(SimpleNamespace(get=lambda _: SimpleNamespace(text=fresh.exposition().decode())))
     for label in ('prompts_total{ended="max_seconds"}', 'requests_total{status="503"}'):
         assert numbers[f"guardwrap_{label}"] == 0

@@ -9,9 +9,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,38 +24,14 @@ from tests.backends.endpoint.fixtures_server import Server
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 
-from opentelemetry import metrics, trace  # noqa: E402
-from opentelemetry.sdk.metrics import MeterProvider  # noqa: E402
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: E402
+from opentelemetry import trace  # noqa: E402
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
 from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
 WORLD = llama_world(letters="abcd", max_new_tokens=3)
 NEVER = Regex("never", name="says never")
 FEW = Budget(max_attempts=5)
 CHAT = [{"role": "user", "content": "ab"}]
-
-
-@pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The finished spans, and a function that returns the points of a metric."""
-    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
-    spans, meters = sdk.TracerProvider(), MeterProvider([reader])
-    spans.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans)
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: meters)
-
-    def points(name: str) -> list[Any]:
-        data = reader.get_metrics_data()
-        scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics] if data else []
-        return [
-            point for scope in scopes for each in scope.metrics if each.name == name for point in each.data.data_points
-        ]
-
-    yield SimpleNamespace(spans=exporter.get_finished_spans, points=points)
-    meters.shutdown()
-    spans.shutdown()
 
 
 def made(rule: Any, **options: Any) -> GuardedGenerator:

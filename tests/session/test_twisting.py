@@ -4,8 +4,11 @@ Covers ``session/local_session.py`` too, as far as it keeps twists.
 """
 
 import asyncio
+import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,7 +42,7 @@ def test_learning_leaves_the_event_loop_free(monkeypatch):
     def learn(self, prompts, attempts):
         threads.append(threading.current_thread().name)
         time.sleep(0.5)
-        right(self, prompts, attempts)
+        return right(self, prompts, attempts)
 
     monkeypatch.setattr(twisting.TwistedConstraint, "learn", learn)
     guarded = guarded_of(budget=Budget(max_attempts=None))
@@ -88,6 +91,34 @@ def test_a_time_limit_cuts_learning_short_and_the_next_call_learns_on():
     assert outcome.ok
     assert twisted.learned
     assert learned(guarded) == [twisted]
+
+
+def test_the_report_of_the_call_that_learned_has_the_cost(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(twisting, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    guarded = guarded_of()
+    first = guarded.run([WORLD.prompt] * 6, **WORLD.settings)
+    (twisted,) = learned(guarded)
+    usages = [outcome.report.usage for outcome in first]
+    assert sum(usage.learning_attempts for usage in usages) == twisted.spent.attempts > 0
+    assert sum(usage.learning_computed_tokens for usage in usages) == twisted.spent.computed_tokens > 0
+    rounds = twisted.spent.attempts / twisting.ATTEMPTS  # of one second each
+    assert sum(usage.learning_seconds for usage in usages) == twisted.spent.seconds == rounds
+    assert [usage.learning_seconds > 0 for usage in usages] == [True] * twisting.PROMPTS + [False] * 2
+    row = f"learning {usages[0].learning_attempts} attempts, {usages[0].learning_computed_tokens} computed tokens, "
+    assert row in " ".join(str(first[0].report).split())
+    (later,) = guarded.run(WORLD.prompt, **WORLD.settings)
+    use = later.report.usage
+    assert (use.learning_attempts, use.learning_computed_tokens, use.learning_seconds) == (0, 0, 0.0)
+    assert "learning" not in str(later.report)
+
+
+def test_what_another_caller_learned_is_not_in_the_report():
+    guarded = guarded_of()
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(guarded.run, WORLD.prompt, **WORLD.settings) for _ in range(3)]
+    attempts = [run.result()[0].report.usage.learning_attempts for run in runs]
+    assert sorted(attempts) == [0, 0, learned(guarded)[0].spent.attempts]
 
 
 def test_longer_texts_than_those_of_the_call_that_learned_have_values_of_their_own():

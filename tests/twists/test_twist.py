@@ -277,9 +277,9 @@ def test_attempts_of_the_pilot_are_not_returned(monkeypatch: pytest.MonkeyPatch)
     seen = []
     right = twisting.TwistedConstraint.learn
 
-    def learns(self: Any, prompts: Any, attempts: Any) -> None:
+    def learns(self: Any, prompts: Any, attempts: Any) -> Any:
         seen.append(self.values is None)
-        right(self, prompts, attempts)
+        return right(self, prompts, attempts)
 
     monkeypatch.setattr(twisting.TwistedConstraint, "learn", learns)
     guarded = guarded_of(world, sampler=qrs(1.0))

@@ -189,5 +189,5 @@ def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any, deltas: DeltaReade
 
 async def _opened(line: Line, law: EndpointLaw, seed: int) -> AsyncStream[Any]:
     fields = {**law.fields, "seed": seed, "stream": True, "stream_options": {"include_usage": True}}
-    stream: AsyncStream[Any] = await line.creates(law.route)(**fields, extra_body=law.extra)
+    stream: AsyncStream[Any] = await line.send(law.route, fields, law.extra, law.traced)
     return stream

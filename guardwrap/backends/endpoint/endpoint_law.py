@@ -65,6 +65,8 @@ class EndpointLaw:
         Whether token ids and their log-probabilities are requested.
     parses
         Whether the message that the server sends in separate fields is read, with its reasoning and tool calls.
+    traced
+        OpenTelemetry's context of the call, whose span its requests belong to; None if nothing is traced.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
@@ -73,6 +75,7 @@ class EndpointLaw:
     mask: Mapping[str, Any] | None = None
     scored: bool = False
     parses: bool = False
+    traced: Any = None
     max_time: float | None = field(default=None, init=False)
     beam_results: None = field(default=None, init=False)
 

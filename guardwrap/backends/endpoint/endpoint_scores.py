@@ -159,11 +159,9 @@ class EndpointWeigher:
         room: asyncio.Semaphore,
         route: str | None = None,
     ) -> Any:
-        create = self._line.creates(route or law.route)
-
         async def once() -> Any:
             async with patience(self._endpoint):
-                answer = await create(**fields, extra_body=extra)
+                answer = await self._line.send(route or law.route, fields, extra, law.traced)
             self._line.answered = True
             return answer
 

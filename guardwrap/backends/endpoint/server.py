@@ -6,9 +6,10 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from guardwrap.environment.opentelemetry_api import attached, trace_headers
 from guardwrap.environment.server_requests import environment_key, plain_address
 from guardwrap.errors import UsageError, strict_arguments
 
@@ -167,12 +168,22 @@ class Line:
         self._thread = threading.Thread(target=self._run, name="guardwrap-endpoint", daemon=True)
         self._thread.start()
 
-    def creates(self, route: str) -> Callable[..., Awaitable[Any]]:
-        """Return the function that sends a request to a route, ``/completions`` or ``/chat/completions``."""
+    async def send(self, route: str, fields: Mapping[str, Any], extra: Mapping[str, Any], traced: Any) -> Any:
+        """Send a request, and return the answer, or the stream of one.
+
+        Parameters
+        ----------
+        route
+            ``/completions`` or ``/chat/completions``.
+        fields, extra
+            The fields of the protocol, and those beyond it.
+        traced
+            OpenTelemetry's context of the call, whose span the server's trace joins; None if nothing is traced.
+        """
         client: Any = self.client
-        create: Callable[..., Awaitable[Any]]
         create = (client.completions if route == "/completions" else client.chat.completions).create
-        return create
+        with attached(traced):
+            return await create(**fields, extra_body=extra, extra_headers=trace_headers(traced))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -56,8 +56,10 @@ class ModelSlot:
         Admits its requests.
     model : ServedModel or None
         The model while it is loaded.
+    start_seconds : float or None
+        The time that ``load_now`` took; None if the model was not loaded at the start.
     on_load : callable
-        Called with the time in seconds after it was loaded, or with None if that failed.
+        Called with the time in seconds after a request had it loaded, or with None if that failed.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ModelSlot:
         self.settings, self.policy = settings, policy
         self.gate = Gate(policy.limits.running, policy.limits.queue, shutdown)
         self.model: ServedModel | None = None
+        self.start_seconds: float | None = None
         self.on_load: Callable[[float | None], None] = lambda seconds: None
         self._load, self._loader = load, loader
         self._loading: asyncio.Task[None] | None = None
@@ -90,7 +93,9 @@ class ModelSlot:
         GuardwrapError
             If it cannot be loaded.
         """
+        began = time.monotonic()
         self.model = ServedModel(self._load(), self.policy)
+        self.start_seconds = time.monotonic() - began
 
     @contextmanager
     def place(self) -> Iterator[None]:

@@ -80,6 +80,7 @@ class Server:
     skew: float = 1.0
     raw: Callable[[Mapping[str, Any]], Iterable[bytes] | None] = lambda _: None
     seen: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
     port: int = 0
 
@@ -154,6 +155,7 @@ class Server:
             return _plain(writer, 200, {}, {"object": "list", "data": names})
         asked = json.loads(body)
         self.seen.append(asked)
+        self.headers.append(headers)
         if self.model not in (None, asked["model"]) and asked["model"] not in self.worlds:
             return _plain(writer, 404, {}, _error(f"The model `{asked['model']}` does not exist."))
         if self.strict and asked.keys() & {"top_k", "min_p", "repetition_penalty"}:

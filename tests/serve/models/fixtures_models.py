@@ -52,11 +52,16 @@ def settings_of(limits: dict[str, Any] | None = None, **models: dict[str, Any]) 
 
 
 class App:
-    """An application of several models, and a client for it. Use it in one event loop."""
+    """An application of several models, and a client for it. Use it in one event loop.
 
-    def __init__(self, settings: ServerSettings, models: Models | None = None) -> None:
+    ``load`` loads those models at once that the settings want loaded when the server starts.
+    """
+
+    def __init__(self, settings: ServerSettings, models: Models | None = None, *, load: bool = False) -> None:
         self.models = models or Models()
         self.shelf = ModelShelf(settings, self.models.load)
+        if load:
+            self.shelf.load_at_start()
         self.app = create_app(self.shelf, settings)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=SECONDS)

@@ -81,6 +81,19 @@ def test_a_model_that_cannot_be_loaded_at_the_start_ends_it() -> None:
     assert models.loads == ["also-b"]
 
 
+def test_loads_at_the_start_are_counted() -> None:
+    app = App(settings_of(a={"load": "start"}, b={}, c={"load": "start"}), load=True)
+
+    async def test() -> None:
+        assert (await app.ask("a")).status_code == (await app.ask("b")).status_code == 200
+        lines = (await app.http.get("/metrics")).text.splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("guardwrap_load"))
+        assert [values[f'guardwrap_loads_total{{model="{name}"}}'] for name in "abc"] == ["1.0"] * 3
+        assert all(float(values[f'guardwrap_load_seconds_total{{model="{name}"}}']) > 0 for name in "abc")
+
+    run(test)
+
+
 def test_files_are_required_when_the_shelf_is_made() -> None:
     with pytest.raises(UsageError, match=r"models: a: cannot load the model '\./missing'"):
         ModelShelf(settings_of(a={"model": "./missing"}, b={}), Models().load)

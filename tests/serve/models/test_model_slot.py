@@ -84,12 +84,21 @@ def test_negative_control_a_load_in_the_event_loop_delays_all(models, monkeypatc
 
 
 @pytest.mark.parametrize("error", [ModelError("cannot load /srv/secret"), MemoryError("no memory"), SystemExit(3)])
-def test_a_load_that_fails_hurts_only_its_requests_and_is_tried_again(models, error, caplog):
-    models.broken = {"also-a": error}
-    app = two(models)
+def test_a_load_that_fails_hurts_only_its_requests_and_is_tried_again(models, error, caplog, monkeypatch):
+    models.broken, models.held = {"also-a": error}, {"also-a"}
+    app, waiting, right = two(models), [], ModelSlot.loaded
+
+    async def loaded(self: ModelSlot) -> ServedModel:
+        waiting.append(self.name)
+        return await right(self)
+
+    monkeypatch.setattr(ModelSlot, "loaded", loaded)
 
     async def test() -> None:
-        replies = await asyncio.gather(app.ask("a"), app.ask("a"), app.ask("b"), app.ask("a", stream=True))
+        asking = asyncio.gather(app.ask("a"), app.ask("a"), app.ask("b"), app.ask("a", stream=True))
+        await until(lambda: waiting.count("a") == 3)
+        models.released.set()
+        replies = await asking
         assert [reply.status_code for reply in replies] == [503, 503, 200, 503]
         told = replies[0].json()["error"]
         assert told["message"] == (
@@ -133,7 +142,7 @@ def test_memory_is_released_and_the_model_comes_back(models):
                 break
             await asyncio.sleep(0.02)
         assert [ref() for ref in refs] == [None] * 4
-        ended = [each for each in threads if not each.name.startswith("guardwrap-loading")]
+        ended = [each for each in threads if not each.name.startswith(("guardwrap-loading", "guardwrap-parsing"))]
         assert {each.name.rpartition("_")[0] for each in ended} >= {"guardwrap-reading", "guardwrap-learner"}
         for each in ended:
             each.join(SECONDS)
