@@ -11,9 +11,9 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. ``paper`` gives the acceptance rate and
-KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws as
-many texts of some words as the bank has, and compares where the word stands, its neighbors and the length of the texts
-by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
+KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws texts
+of some words, as many as the bank has if ``--texts`` does not say, and compares where the word stands, its neighbors and
+the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
 """
 
 import argparse
@@ -86,10 +86,10 @@ def texts_of(tokenizer: Any, rows: Sequence[list[int]]) -> list[str]:
     return [text.lstrip() for text in whole]
 
 
-def drawn(guarded: GuardedGenerator, count: int, seed: int, target: float) -> dict[str, Any]:
+def drawn(guarded: GuardedGenerator, count: int, seed: int, target: float, pilot: int | None = None) -> dict[str, Any]:
     """Return texts with what they cost in all, and the report's figures."""
     began = time.process_time()
-    sampler = qrs(target_tvd=target)
+    sampler = qrs(target_tvd=target, pilot=pilot)
     budget = Budget(max_attempts=None, max_computed_tokens=20_000_000)
     (outcome,) = guarded.run([""], num_return_sequences=count, sampler=sampler, budget=budget, seed=seed, **SETTINGS)
     learned = [LEARNED.search(note) for note in outcome.report.notes]
@@ -300,23 +300,25 @@ def compared(one: Sequence[Any], other: Sequence[Any]) -> dict[str, float]:
     return {"distance": round(distance, 3), "p": round(float(stats.chi2_contingency(table).pvalue), 4)}
 
 
-def confirm(path: str, bank: Sequence[str], words: Sequence[str], out: Path, seed: int) -> None:
-    """Compare exact draws of words with draws by a twist and QRS, as many."""
+def confirm(
+    path: str, bank: Sequence[str], words: Sequence[str], out: Path, seed: int, *, texts: int | None, pilot: int | None
+) -> None:
+    """Compare exact draws of words with draws by a twist and QRS."""
     model, tokenizer = load(path)
-    finished = {line["word"] for line in lines_of(out)}
+    finished = {(line["word"], line.get("pilot")) for line in lines_of(out)}
     for word in words:
-        if word in finished:
+        if (word, pilot) in finished:
             continue
         exact = [text for text in bank if has(word, text)]
         guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
-        line = drawn(guarded, len(exact), seed, 0.1)
-        texts = line.pop("drawn")
-        of_exact, of_twisted = features(word, exact), features(word, texts)
+        line = drawn(guarded, texts or len(exact), seed, 0.1, pilot)
+        of_exact, of_twisted = features(word, exact), features(word, line.pop("drawn"))
         # What two halves of the exact draws differ by is the size of noise.
         halves = features(word, exact[::2]), features(word, exact[1::2])
         line |= {
             "word": word,
             "exact": len(exact),
+            "pilot": pilot,
             "seed": seed,
             "tests": {name: compared(of_exact[name], of_twisted[name]) for name in of_exact},
             "halves": {name: compared(halves[0][name], halves[1][name]) for name in of_exact},
@@ -335,6 +337,8 @@ def main() -> None:
     parser.add_argument("--words", default=",".join(WORDS))
     parser.add_argument("--out", type=Path, default=Path("rare.jsonl"))
     parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--texts", type=int, help="texts that confirm draws")
+    parser.add_argument("--pilot", type=int, help="attempts of the pilot of confirm that pass")
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
@@ -351,8 +355,11 @@ def main() -> None:
         measure_paper(options.model, options.bank, options.out, options.seed)
         return
     bank = texts_of(load(options.model)[1], rows_of(options.bank))
-    how = measure_words if options.what == "words" else confirm
-    how(options.model, bank, options.words.split(","), options.out, options.seed)
+    words = options.words.split(",")
+    if options.what == "words":
+        measure_words(options.model, bank, words, options.out, options.seed)
+        return
+    confirm(options.model, bank, words, options.out, options.seed, texts=options.texts, pilot=options.pilot)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class CallCache:
     _new: deque[tuple[str, str]] = field(default_factory=deque)
 
     def answered(self, request: Request) -> Request:
-        """Return a request with its outcome if the file has it, or one whose outcome is kept."""
+        """Return a request with its outcome from the file, or one whose outcome is kept."""
         if request.sampler.records:  # attempts for an estimate, no texts
             return request
         try:

@@ -85,7 +85,7 @@ _chosen: WeakKeyDictionary[Any, dict[Any, tuple[type[Rows], str | None]]] = Weak
 def _tested(model: Any, *kinds: type[Rows]) -> tuple[type[Rows], str | None]:
     """Return the first class that reproduces the model's logits, and why no earlier class does, or None.
 
-    The last class keeps no states and needs no test.
+    The last class keeps no states, so it is not tested.
     """
     *cached, plain = kinds
     _require_generate(model)
