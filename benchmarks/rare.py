@@ -12,8 +12,9 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. ``paper`` gives the acceptance rate and
 KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws texts
-of some words, as many as the bank has if ``--texts`` does not say, and compares where the word stands, its neighbors and
-the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
+of some words, as many as the bank has if ``--texts`` does not say, and compares where the word stands, its neighbors
+and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be
+continued.
 """
 
 import argparse
