@@ -75,7 +75,7 @@ class GenerateRequest:
         The constraint file, or several files merged into one.
     generator
         Name of the model, or an ``Endpoint``.
-    sampler, budget, batch_size
+    sampler, budget, batch_size, cache, deterministic
         Arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
     proposal, adapter
         The result of ``proposed_by``.
@@ -96,6 +96,8 @@ class GenerateRequest:
     sampler: Sampler
     budget: Budget
     batch_size: int | None
+    cache: str | None
+    deterministic: bool
     proposal: Any
     adapter: Any
     count: int
@@ -113,6 +115,8 @@ class GenerateRequest:
             "adapter": self.adapter,
             "budget": self.budget,
             "batch_size": self.batch_size,
+            "cache": self.cache,
+            "deterministic": self.deterministic,
         }
 
     @property

@@ -10,9 +10,11 @@ import typer
 __all__ = [
     "AttemptLimit",
     "BatchSize",
+    "Cache",
     "Chat",
     "ComputedTokensLimit",
     "Count",
+    "Deterministic",
     "JSONLines",
     "MaxNewTokens",
     "Output",
@@ -90,6 +92,22 @@ RandomSeed = Annotated[
 ]
 BatchSize = Annotated[
     int | None, typer.Option(rich_help_panel=_SETTINGS, help="Maximum attempts in one batch; default: 32.")
+]
+Cache = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=_SETTINGS,
+        metavar="FILE",
+        help="Answer prompts from this file if an earlier run with the same seed and settings did; needs --seed.",
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        rich_help_panel=_SETTINGS,
+        help="Compute each attempt alone, so that a seed gives the same texts in half precision too. Slow.",
+    ),
 ]
 AttemptLimit = Annotated[
     int | None,

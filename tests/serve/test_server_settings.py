@@ -46,6 +46,13 @@ def test_a_file_and_the_options_that_replace_it(write):
     assert (changed.port, changed.model, changed.limits) == (2, "other", ServerLimits(running=3))
 
 
+def test_a_cache_is_beside_its_settings_even_before_it_exists(write, tmp_path):
+    assert read_server_settings(write("cache: answers.sqlite\n")).cache == str(tmp_path / "answers.sqlite")
+    several = read_server_settings(write("models: {a: {cache: a.sqlite}, b: {deterministic: true}}\n")).served_models
+    assert several["a"].cache == str(tmp_path / "a.sqlite")
+    assert (several["b"].cache, several["b"].deterministic, several["a"].deterministic) == (None, True, False)
+
+
 def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
     path = write("constraints: rules\nkeys: {file: keys.txt}\nproposals: {p: {prompt: 'Tea. {prompt}'}}\n")
     write(RULE, "rules/tea.yaml")

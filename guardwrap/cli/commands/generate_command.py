@@ -16,9 +16,11 @@ from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
 from guardwrap.cli.generation_options import (
     AttemptLimit,
     BatchSize,
+    Cache,
     Chat,
     ComputedTokensLimit,
     Count,
+    Deterministic,
     JSONLines,
     MaxNewTokens,
     Output,
@@ -97,6 +99,8 @@ def generate(
     top_k: TopK = None,
     seed: RandomSeed = None,
     batch_size: BatchSize = None,
+    cache: Cache = None,
+    deterministic: Deterministic = False,
     max_attempts: AttemptLimit = None,
     max_tokens: TokenLimit = None,
     max_computed_tokens: ComputedTokensLimit = None,
@@ -138,10 +142,14 @@ def generate(
         repair=repair,
         generation=known(generation),
         batch_size=batch_size,
+        cache=cache,
+        deterministic=deterministic,
         count=count,
         chat=chat,
         seed=seed,
     )
+    if cache is not None and seed is None:
+        raise UsageError("--cache needs --seed, because a run without one draws other texts each time")
     source = prompt_source_of(prompts or [], file, jsonl, parquet)
     if not (source.jsonl or source.parquet):
         require_filled(request.constraints.constraint)
@@ -171,6 +179,8 @@ def _write_with_workers(
 
     if timeout is not None:
         raise UsageError("--timeout does not work with --ray, whose workers have clocks of their own; leave it out")
+    if request.cache is not None:
+        raise UsageError("--cache does not work with --ray, whose workers may be on other machines; leave it out")
     on_ray(request, source, results, address=address, workers=workers or 1, gpus=gpus or 0)
 
 
