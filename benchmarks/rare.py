@@ -3,6 +3,7 @@
     python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
     python benchmarks/rare.py costs --model PATH --bank FOLDER --out rare-costs.jsonl
+    python benchmarks/rare.py strengths --model PATH --bank FOLDER --out rare-strengths.jsonl
     python benchmarks/rare.py paper --model PATH --bank FOLDER --out rare-paper.jsonl
     python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
@@ -10,7 +11,8 @@
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
-of the exact draws, for several shares of the model itself in each step. ``paper`` gives the acceptance rate and
+of the exact draws, for several shares of the model itself in each step, and ``strengths`` for several powers of ψ.
+``paper`` gives the acceptance rate and
 KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws texts
 of some words, as many as the bank has if ``--texts`` does not say, and compares where the word stands, its neighbors
 and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be
@@ -24,7 +26,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,6 +53,11 @@ SETTINGS: dict[str, Any] = {
     "top_p": 1.0,
     "max_new_tokens": TOKENS,
 }
+CHANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "costs": {str(share): {"model_share": share} for share in (0.0, 0.2, 0.4, 0.6)},
+    "strengths": {str(strength): {"strength": strength} for strength in (0.5, 0.65, 0.8, 1.0)},
+}
+"""What ``costs`` and ``strengths`` change of a twist."""
 LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
 
 
@@ -185,8 +192,13 @@ def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> flo
     return float(1 / (share * ratio(high).mean()))
 
 
-def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
-    """Write a line for each word that has none in the file: what QRS costs by the twist's weights of exact draws."""
+def measure_costs(
+    path: str, folder: Path, words: Sequence[str], out: Path, seed: int, changes: Mapping[str, dict[str, Any]]
+) -> None:
+    """Write a line for each word that has none in the file: what QRS costs by the twist's weights of exact draws.
+
+    ``changes`` has the fields of the twist to change, by their names in the line.
+    """
     model, tokenizer = load(path)
     rows = rows_of(folder)
     bank = texts_of(tokenizer, rows)
@@ -200,11 +212,9 @@ def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed
         twist = learned(guarded, seed)
         chosen = [ended(row, tokenizer.eos_token_id) for row in exact[:MOST_EXACT]]
         costs = {}
-        for model_share in (0.0, 0.2, 0.4, 0.6):
-            logs = log_weights(
-                model, dataclasses.replace(twist, model_share=model_share), chosen, tokenizer.bos_token_id
-            )
-            costs[str(model_share)] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
+        for name, change in changes.items():
+            logs = log_weights(model, dataclasses.replace(twist, **change), chosen, tokenizer.bos_token_id)
+            costs[name] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
         line = {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs}
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -331,7 +341,7 @@ def confirm(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "confirm", "summary"])
+    parser.add_argument("what", choices=["bank", "words", *CHANGES, "paper", "confirm", "summary"])
     parser.add_argument("--model", required=True, help="folder of the story model")
     parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
     parser.add_argument("--batches", type=int, default=200)
@@ -349,8 +359,9 @@ def main() -> None:
     if options.what == "summary":
         print(summary(lines_of(options.out)))
         return
-    if options.what == "costs":
-        measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
+    if options.what in CHANGES:
+        changes = CHANGES[options.what]
+        measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed, changes)
         return
     if options.what == "paper":
         measure_paper(options.model, options.bank, options.out, options.seed)
