@@ -87,14 +87,14 @@ class Plan:
                 f"(planned for sampler={self.sampler!r}: pass it to the run as well; otherwise texts are not "
                 "distributed as g)"
             )
-        for each in self.forecasts:
+        for each, heading in zip(self.forecasts, _headings(self.forecasts), strict=True):
             worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
             rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
             rate += " for QRS" if self.sampler == "qrs" else ""
             first = f", the first {each.before:,.0f} for QRS's pilot" if each.before else ""
             basis = each.basis or f"{counted(each.pilot, 'attempt')} of the pilot"
             lines += [
-                f"{counted(each.texts, 'text')} for {each.place}{': ' if each.place else ''}{_short(each.prompt)}",
+                f"{counted(each.texts, 'text')} for {heading}",
                 f"  acceptance   {rate}, from {basis}",
                 f"  attempts     {bounded(each.attempts)}{first}",
                 f"  tokens       {bounded(each.tokens)} drawn",
@@ -117,6 +117,17 @@ class Plan:
         if self.left_out:
             lines.append(f"({self.left_out})")
         return "\n".join(lines)
+
+
+def _headings(forecasts: Sequence[Forecast]) -> list[str]:
+    """Return the place of each prompt, if it has one, and its beginning. Prompts that look alike are numbered."""
+    shown = [_short(each.prompt) for each in forecasts]
+    alike = {text for text in shown if shown.count(text) > 1}
+    places = [
+        each.place or (f"prompt {number}" if text in alike else "")
+        for number, (each, text) in enumerate(zip(forecasts, shown, strict=True), 1)
+    ]
+    return [f"{place}: {text}" if place else text for place, text in zip(places, shown, strict=True)]
 
 
 def _short(prompt: Any) -> str:

@@ -280,3 +280,11 @@ def test_each_prompt_has_its_own_rule_and_budget(small: World) -> None:
         assert hard.suffices < 0.5 < 0.99 < min(easy.suffices, allowed.suffices)
         assert plan.advice.startswith("sampler='rejection' and Budget(max_attempts=")
         assert "enough with probability 0.99 for prompt 2, which needs most" in plan.advice
+
+
+def test_prompts_that_look_alike_are_numbered(small: World) -> None:
+    long = "a" * 60
+    told = str(guarded_of(small).plan([long + "b", "ab", long + "c"], pilot=8, seed=0, max_new_tokens=2))
+    headings = [line.split(" for ")[1] for line in told.splitlines() if line.startswith("1 text for ")]
+    assert [heading.partition(":")[0] for heading in headings] == ["prompt 1", headings[1], "prompt 3"]
+    assert headings[1] == "'ab'"
