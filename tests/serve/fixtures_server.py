@@ -1,6 +1,7 @@
 """A small model to serve: its folder, its settings, and a server process."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -101,6 +102,14 @@ class Server:
         assert line.startswith(f"guardwrap serves {names} on http://127.0.0.1:"), self.log.read_text()
         self.url = line.split()[-1]
         self.port = int(self.url.rpartition(":")[2])
+
+    def log_with(self, pattern: str) -> str:
+        """Return the log once it has a pattern: the line of a request is written after its reply was sent."""
+        for _ in range(200):
+            if re.search(pattern, log := self.log.read_text()):
+                return log
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} is not in the log: {log}")
 
     def end(self) -> None:
         self.process.kill()
