@@ -1,4 +1,4 @@
-"""The server process: its socket, its log and its shutdown."""
+"""The server process: its socket and its shutdown."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from guardwrap.errors import UsageError
+from guardwrap.serve.request_log import RequestLog
 from guardwrap.serve.routes import Service
 
-__all__ = ["listen", "log_to_stderr", "run_server", "url_of"]
+__all__ = ["listen", "run_server", "url_of"]
 
 _MORE_CONNECTIONS = 256
 """Connections beyond those of admitted requests: idle ones, and those that get a 429 response."""
@@ -46,15 +47,6 @@ def url_of(listening: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def log_to_stderr() -> None:
-    """Log one line per request to stderr."""
-    log = logging.getLogger("guardwrap.serve")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(min(logging.INFO, logging.getLogger("guardwrap").level or logging.INFO))
 
 
 class _Server(uvicorn.Server):
@@ -99,7 +91,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.05)
 
 
-def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
+def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None], log: RequestLog) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Parameters
@@ -110,6 +102,8 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
         The socket to accept connections on.
     ready
         Called when the server accepts connections.
+    log
+        The log of requests, which is closed at the end.
     """
     service: Service = app.state.service
     config = uvicorn.Config(
@@ -126,6 +120,7 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
         timeout_graceful_shutdown=int(_LAST_SECONDS),
     )
     _Server(config, service, ready).run(sockets=[listening])
+    log.close(_LAST_SECONDS)
     if not service.shelf.close(_LAST_SECONDS):  # a model is being loaded, which cannot be interrupted
         sys.stdout.flush()
         logging.shutdown()

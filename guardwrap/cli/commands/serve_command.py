@@ -69,8 +69,9 @@ def serve(
     if missing:
         raise UsageError(f"guardwrap serve needs {missing[0]}, which is not installed: pip install 'guardwrap[serve]'")
     with ends_at_once():
-        from guardwrap.serve.lifecycle import listen, log_to_stderr, run_server, url_of
+        from guardwrap.serve.lifecycle import listen, run_server, url_of
         from guardwrap.serve.models.model_shelf import ModelShelf
+        from guardwrap.serve.request_log import RequestLog
         from guardwrap.serve.routes import create_app
         from guardwrap.serve.server_settings import read_server_settings
     changes = known(
@@ -95,11 +96,11 @@ def serve(
     listening = listen(settings.host, settings.port)
     shelf.load_at_start()  # after what fails at once
     app = create_app(shelf, settings)
-    log_to_stderr()
+    log = RequestLog()
     url = url_of(listening)
     if settings.keys is None and not _is_loopback(listening.getsockname()[0]):
         typer.echo("guardwrap: anyone who can reach this server can use it; to prevent this, give --keys", err=True)
-    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {', '.join(models)} on {url}"))
+    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {', '.join(models)} on {url}"), log)
 
 
 def _loaded(model: ModelSettings) -> GuardedGenerator:
