@@ -14,7 +14,7 @@ estimates. ``costs`` computes the attempts that a text takes for a true distance
 of the exact draws, for several shares of the model itself in each step, and ``strengths`` for several powers of ψ.
 ``paper`` gives the acceptance rate and
 KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws texts
-of some words, as many as the bank has if ``--texts`` does not say, and compares where the word stands, its neighbors
+of some words, if ``--texts`` does not say the number of those in the bank, and compares where the word stands, its neighbors
 and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be
 continued.
 """

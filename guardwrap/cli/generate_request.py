@@ -106,6 +106,10 @@ class GenerateRequest:
     settings: Mapping[str, Any]
     seed: int | None
 
+    def __post_init__(self) -> None:
+        if self.cache is not None and self.seed is None:
+            raise UsageError("--cache needs --seed, because a run without one draws other texts each time")
+
     @property
     def wrapper(self) -> dict[str, Any]:
         """Keyword arguments of ``GuardedGenerator``."""

@@ -1,30 +1,37 @@
-"""The server process: its socket and its shutdown."""
+"""The server process: its socket, its log and its shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import queue
 import socket
 import sys
 import time
 from collections.abc import Callable
+from logging.handlers import QueueHandler, QueueListener
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from guardwrap.errors import UsageError
-from guardwrap.serve.request_log import RequestLog
 from guardwrap.serve.routes import Service
 
-__all__ = ["listen", "run_server", "url_of"]
+__all__ = ["RequestLog", "listen", "run_server", "url_of"]
 
 _MORE_CONNECTIONS = 256
 """Connections beyond those of admitted requests: idle ones, and those that get a 429 response."""
 
 _LAST_SECONDS = 3.0
 """Seconds to send errors to the requests that are left after the grace period."""
+
+MOST_LINES = 10_000
+"""The most lines that wait to be written. Further ones are lost."""
+
+_LOST = "%d lines of this log were lost, because nobody read it"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -47,6 +54,47 @@ def url_of(listening: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class RequestLog:
+    """Writes one line for each request to stderr, in a thread.
+
+    A write waits if nobody reads stderr: a pipe whose reader has stopped, or a paused terminal. In the event loop it
+    would stop all requests.
+    """
+
+    def __init__(self) -> None:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+        self._lines: queue.Queue[Any] = queue.Queue(MOST_LINES)
+        self._listener = QueueListener(self._lines, handler)
+        self._listener.start()  # a daemon thread
+        log = logging.getLogger("guardwrap.serve")
+        log.handlers, log.propagate = [_Lines(self._lines)], False
+        log.setLevel(min(logging.INFO, logging.getLogger("guardwrap").level or logging.INFO))
+
+    def close(self, seconds: float) -> None:
+        """Write the lines that wait, for so many seconds at most."""
+        end = time.monotonic() + seconds
+        while not self._lines.empty() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+class _Lines(QueueHandler):
+    """Passes lines to the thread that writes them, and counts those for which there is no room."""
+
+    _lost = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Pass a line on without waiting."""
+        try:
+            if self._lost:
+                lost = logging.LogRecord(record.name, logging.WARNING, "", 0, _LOST, (self._lost,), None)
+                self.queue.put_nowait(self.prepare(lost))
+                self._lost = 0
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self._lost += 1
 
 
 class _Server(uvicorn.Server):

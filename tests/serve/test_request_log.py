@@ -1,4 +1,7 @@
-"""The log of a server must not stop it."""
+"""The log of a server must not stop it.
+
+Covers ``serve/lifecycle.py``.
+"""
 
 import logging
 import os
@@ -11,14 +14,14 @@ import time
 import httpx
 import pytest
 
-from guardwrap.serve import request_log
-from guardwrap.serve.request_log import RequestLog
+from guardwrap.serve import lifecycle
+from guardwrap.serve.lifecycle import RequestLog
 from tests.serve.fixtures_server import ROOT, furnish
 
-REQUESTS = 600  # each leaves a line of more than 150 characters: more than a pipe holds
+REQUESTS = 500  # each leaves a line of more than 150 characters: more than a pipe holds
 DIRECT = """\
 import logging, sys
-import guardwrap.serve.request_log as log
+import guardwrap.serve.lifecycle as log
 writer = logging.StreamHandler(sys.stderr)
 log._Lines.enqueue = lambda self, record: writer.handle(record)
 """
@@ -76,7 +79,7 @@ def log():
 
 
 def test_lost_lines_are_counted(log, monkeypatch, capsys):
-    monkeypatch.setattr(request_log, "MOST", 4)
+    monkeypatch.setattr(lifecycle, "MOST_LINES", 4)
     reading, written = threading.Event(), logging.StreamHandler.emit
 
     def emit(self, record):

@@ -148,21 +148,28 @@ def generate(
         chat=chat,
         seed=seed,
     )
-    if cache is not None and seed is None:
-        raise UsageError("--cache needs --seed, because a run without one draws other texts each time")
-    source = prompt_source_of(prompts or [], file, jsonl, parquet)
-    if not (source.jsonl or source.parquet):
-        require_filled(request.constraints.constraint)
-    if source.path is not None:
-        over = limits if retry_failed else None
-        read_own = own_of(source.path, request.constraints.constraint, request.budget, over)
-        source = dataclasses.replace(source, read_own=read_own)
+    source = _of_request(
+        prompt_source_of(prompts or [], file, jsonl, parquet), request, limits if retry_failed else None
+    )
     results = OutputOptions(output, resume, overwrite, retry_failed, quiet, show_rejected)
     if ray is not None:
         _write_with_workers(request, source, results, timeout, address=ray, workers=workers, gpus=worker_gpus)
         return
     _require_none({"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus})
     _write_texts(request, source, results)
+
+
+def _of_request(source: PromptSource, request: GenerateRequest, over: Mapping[str, Any] | None) -> PromptSource:
+    """Return the source whose prompts have options of their own beside those of the request.
+
+    ``over`` has limits that replace those of prompts.
+    """
+    constraint = request.constraints.constraint
+    if not (source.jsonl or source.parquet):
+        require_filled(constraint)
+    if source.path is None:
+        return source
+    return dataclasses.replace(source, read_own=own_of(source.path, constraint, request.budget, over))
 
 
 def _write_with_workers(

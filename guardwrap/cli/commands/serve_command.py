@@ -69,9 +69,8 @@ def serve(
     if missing:
         raise UsageError(f"guardwrap serve needs {missing[0]}, which is not installed: pip install 'guardwrap[serve]'")
     with ends_at_once():
-        from guardwrap.serve.lifecycle import listen, run_server, url_of
+        from guardwrap.serve.lifecycle import RequestLog, listen, run_server, url_of
         from guardwrap.serve.models.model_shelf import ModelShelf
-        from guardwrap.serve.request_log import RequestLog
         from guardwrap.serve.routes import create_app
         from guardwrap.serve.server_settings import read_server_settings
     changes = known(
