@@ -12,11 +12,10 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step, and ``strengths`` for several powers of ψ.
-``paper`` gives the acceptance rate and
-KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare with training. ``confirm`` draws texts
-of some words, if ``--texts`` does not say the number of those in the bank, and compares where the word stands, its neighbors
-and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be
-continued.
+``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
+with training. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the
+word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a
+run that was stopped can be continued.
 """
 
 import argparse
