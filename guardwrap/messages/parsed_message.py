@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.message_monitor import THOUGHTS
+from guardwrap.constraints.views import message_part
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
 from guardwrap.messages.regions import json_text
@@ -17,10 +19,10 @@ from guardwrap.messages.regions import json_text
 __all__ = [
     "CUT_OFF",
     "UNPARSED",
-    "WHOLE_MESSAGE",
     "has_template",
     "message_fault",
     "message_text",
+    "parsed_note",
     "require_template",
     "written_fields",
 ]
@@ -30,10 +32,26 @@ NO_ANSWER = "message: no answer"
 CUT_OFF = "message: cut off while thinking, or in a call"
 """Reasons for rejection in reports, in addition to the parts of the constraint."""
 
-WHOLE_MESSAGE = (
-    "answers were parsed into messages by {}: the whole message was judged, with its reasoning "
-    "and tool calls, and an answer that cannot be parsed, is cut off while thinking or is missing was rejected"
+_PARSED = (
+    "answers were parsed into messages by {}: {}, and an answer that cannot be parsed, is cut off while thinking or is "
+    "missing was rejected"
 )
+_WHOLE, _PARTS = "the whole message was judged, with its reasoning and tool calls", "each rule judged its part"
+
+
+def parsed_note(constraint: Constraint, parser: str) -> str:
+    """Return the note for reports on calls whose answers are parsed.
+
+    Parameters
+    ----------
+    constraint
+        The constraint of the call.
+    parser
+        What parsed the answers, in words.
+    """
+    rules = [part for part in walk(constraint) if len([*walk(part)]) == 1]
+    named = [message_part(rule.on) if hasattr(rule, "on") else getattr(rule, "reads_message", None) for rule in rules]
+    return _PARSED.format(parser, _WHOLE if None in named else _PARTS)
 
 
 def has_template(tokenizer: Any) -> bool:

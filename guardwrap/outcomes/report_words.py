@@ -59,9 +59,10 @@ _ENDED = {
 def report_headline(report: Report) -> str:
     """Return one sentence: how many texts, their distribution, and the attempts per text."""
     got, asked, tried = report.accepted, report.requested, report.usage.attempts
+    filled = "; the fallback was returned" if report.fallback else ""
     if not got:
         why = "" if report.obstacle is None else f": {report.obstacle}"
-        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}"
+        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}{filled}"
     texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
     pilot = report.evidence.get("pilot_attempts", 0)
     drawn = tried - pilot if isinstance(pilot, int) else tried
@@ -69,7 +70,7 @@ def report_headline(report: Report) -> str:
     cost = "every attempt was accepted" if drawn == got else f"about {counted(mean, 'attempt')} per text"
     cost = "from the cache" if report.cached else cost
     cost += f", after a pilot of {pilot:,}" if pilot else ""
-    missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}"
+    missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}{filled}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"
 
 

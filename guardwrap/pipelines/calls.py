@@ -15,6 +15,7 @@ import torch
 from transformers.pipelines import Pipeline
 
 from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.message_monitor import Context, Event
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
@@ -22,10 +23,10 @@ from guardwrap.errors import ContextExceeded, PromptError, UsageError
 from guardwrap.messages.parsed_message import (
     CUT_OFF,
     UNPARSED,
-    WHOLE_MESSAGE,
     has_template,
     message_fault,
     message_text,
+    parsed_note,
     require_template,
     written_fields,
 )
@@ -165,11 +166,11 @@ class Call(PromptReader):
         pipe = with_template(self.pipe, family.template)
         return replace(self, pipe=pipe, reads_parts=True, family=family.name, **self._ways(self.postprocess, True))
 
-    def notes(self, prompt: PreparedPrompt) -> tuple[str, ...]:
+    def notes(self, prompt: PreparedPrompt, constraint: Constraint) -> tuple[str, ...]:
         """Return notes for the report about what becomes of the answer to a prompt."""
         if not self.parsed(prompt):
             return ()
-        return (WHOLE_MESSAGE.format(f"the template of {self.family}" if self.family else "its response_template"),)
+        return (parsed_note(constraint, f"the template of {self.family}" if self.family else "its response_template"),)
 
     @classmethod
     def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:

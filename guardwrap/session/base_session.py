@@ -37,10 +37,7 @@ __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_t
 
 _UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"
 
-_IGNORED = (
-    "the model's chat template does not show tools, so tools= has no effect; describe the tools of ToolCalls in the "
-    "chat, and how to call them"
-)
+_IGNORED = "the model's chat template does not show tools: {}; describe them in the chat, and how to call them"
 
 _KEPT = 256  # fallbacks that are remembered as accepted
 
@@ -375,8 +372,9 @@ def unseen_tools(constraint: Constraint, tools: Any, template: Any = None) -> tu
     asked = any(isinstance(part, ToolCalls) and part.allowed for part in walk(constraint))
     if not asked:
         return ()
-    ignored = template is not None and "tools" not in str(template)
-    return (_IGNORED,) if ignored else () if tools else (_UNSEEN,)
+    if template is not None and "tools" not in str(template):
+        return (_IGNORED.format("tools= has no effect" if tools else "it knows those of ToolCalls only from the chat"),)
+    return () if tools else (_UNSEEN,)
 
 
 def part_asked(asked: RequestOptions, each: Iterable[RequestOptions] | None = None) -> str | None:

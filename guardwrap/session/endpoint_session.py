@@ -22,7 +22,7 @@ from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError, require_whole
-from guardwrap.messages.parsed_message import WHOLE_MESSAGE
+from guardwrap.messages.parsed_message import parsed_note
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
@@ -233,7 +233,7 @@ class EndpointSession(BaseSession):
         rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
         call = EndpointCall(settings, self.model.model, drawn, full_text is not False, rewrite, parses)
         notes += unseen_tools(asked.constraint, settings.chat)
-        notes += [WHOLE_MESSAGE.format("the server")] if parses else []
+        notes += [parsed_note(asked.constraint, "the server")] if parses else []
         return EndpointJob(
             call,
             asked,

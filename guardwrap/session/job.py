@@ -263,7 +263,7 @@ class Job:
             lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
-        notes = (*prompt.law.notes, *self.call.notes(prompt))
+        notes = (*prompt.law.notes, *self.call.notes(prompt, asked.constraint))
         locate = None if watch is None else watch.place
         twist = None if self.twists is None else self.twists.twist(prompt)
         notes += () if self.twists is None else self.twists.notes

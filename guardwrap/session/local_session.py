@@ -6,6 +6,7 @@ into requests, which a scheduler serves. ``endpoint_session`` does the same for 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["LocalSession"]
+
+logger = logging.getLogger("guardwrap")
 
 TWISTS = 8
 """The most constraints whose twists are kept, with up to 100 MB each; those used last remain."""
@@ -103,6 +106,7 @@ class LocalSession(BaseSession):
         self.batch_size: int = require_whole("batch_size", size, 1)
         self.deterministic = config.deterministic
         self._answers = None if config.cache is None else AnswerFile(config.cache)
+        self._warned: set[str] = set()
         self._stable: dict[str, StablePrefix] = {}
         self._learned: OrderedDict[Any, tuple[TwistedConstraint, Any]] = OrderedDict()
         self._learning = Lock()
@@ -326,9 +330,11 @@ class LocalSession(BaseSession):
         constraint, sampler = asked.constraint, asked.sampler
         size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
-        notes = (() if off is None else (off,)) + unseen_tools(
-            constraint, call.preprocess.get("tools"), self._chat_template
-        )
+        unseen = unseen_tools(constraint, call.preprocess.get("tools"), self._chat_template)
+        for note in set(unseen) - self._warned:
+            logger.warning("%s", note)  # before attempts are drawn that cannot succeed
+        self._warned.update(unseen)
+        notes = (() if off is None else (off,)) + unseen
         each = self._each(own, asked)
         part = part_asked(asked, each) or ("message" if own.get("parse_messages") else None)
         if part is not None:

@@ -453,3 +453,9 @@ def test_values_are_parsed(world: World, path: Path) -> None:
 def test_an_endpoint_has_no_cache(path: Path) -> None:
     with pytest.raises(UsageError, match="leave cache= out"):
         GuardedGenerator(Endpoint("http://127.0.0.1:1/v1", model="m"), Length(min=1), cache=path)
+
+
+@pytest.mark.parametrize("option", [{"cache": "a.sqlite"}, {"deterministic": True}])
+def test_options_of_the_wrapper_are_none_of_calls(option: dict[str, Any], world: World, path: Path) -> None:
+    with pytest.raises(UsageError, match="an option of the wrapper"):
+        wrapped(world, path).run("ab", **SETTINGS, **option)

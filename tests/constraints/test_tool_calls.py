@@ -275,10 +275,13 @@ def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shows", "notes"), [(True, ("do not show the model the tools", "")), (False, ("no effect",) * 2)]
+    ("shows", "notes"),
+    [(True, ("do not show the model the tools", "")), (False, ("only from the chat", "tools= has no effect"))],
 )
-def test_tools_that_the_prompt_does_not_show_are_noted(shows: bool, notes: tuple[str, str]) -> None:
-    """Without tools, and with tools that the chat template shows, or not."""
+def test_tools_that_the_prompt_does_not_show_are_noted(
+    shows: bool, notes: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without tools, and with tools that the chat template shows, or not. A warning comes before attempts are drawn."""
     pipe = world().pipeline()
     pipe.tokenizer = copy.deepcopy(pipe.tokenizer)
     pipe.tokenizer.chat_template += "{% if tools %}{% endif %}" * shows
@@ -286,8 +289,10 @@ def test_tools_that_the_prompt_does_not_show_are_noted(shows: bool, notes: tuple
     ways: list[dict[str, Any]] = [{}, {"tools": ToolCalls(TOOLS).definitions}]
     for options, noted in zip(ways, notes, strict=True):
         (outcome,) = guarded.run(CHAT, **world().settings, **options)
-        about = [note for note in outcome.report.notes if "the tools" in note]
+        again = guarded.run(CHAT, **world().settings, **options)[0].report.notes
+        about = [note for note in outcome.report.notes if "show" in note]
+        assert [note for note in again if "show" in note] == about
         assert len(about) == bool(noted)
-        assert all(noted in note for note in about)
+        assert all(noted in note and caplog.messages.count(note) == 1 for note in about)
     (outcome,) = guarded.run(CHAT, constraints=ToolCalls(TOOLS, choice="none"), **world().settings)
-    assert not any("the tools" in note for note in outcome.report.notes)
+    assert not any("show" in note for note in outcome.report.notes)

@@ -100,6 +100,15 @@ def test_every_reason_is_counted_under_its_name() -> None:
     assert any("the whole message was judged" in note for note in report.notes)
 
 
+def test_the_note_says_whether_a_rule_judged_the_whole_message() -> None:
+    world, _ = enumerated()
+    part, other = Regex("", on="answer"), ~Regex("x", on="tool_calls")
+    for rule, whole in ((BAN, True), (part, False), (part & other, False), (part & BAN, True), (~part | BAN, True)):
+        guarded = GuardedGenerator(world.pipeline(), rule, budget=Budget(max_attempts=200))
+        notes = " ".join(guarded.run(CHAT, **world.settings, seed=0)[0].report.notes)
+        assert ("the whole message was judged" in notes, "each rule judged its part" in notes) == (whole, not whole)
+
+
 def test_no_message_holds_what_is_banned() -> None:
     world, _ = enumerated()
     guarded = GuardedGenerator(world.pipeline(), BAN, budget=Budget(max_attempts=None), batch_size=64)

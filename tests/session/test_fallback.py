@@ -93,6 +93,7 @@ def test_what_cannot_be_judged_without_a_prompt_is_judged_when_it_is_needed() ->
         for way in WAYS:
             (outcome,) = called(made(rule & Regex("ab"), Fallback("ab")), way, max_new_tokens=1)
             assert (outcome.texts, outcome.report.fallback) == (("ab",), True)
+            assert "; the fallback was returned\n" in str(outcome.report)
         (outcome,) = made(rule, Fallback("cd")).run("ab", max_new_tokens=1)
         assert (outcome.texts, outcome.report.fallback_rejected_by) == ((), rule.title)
     with pytest.raises(CheckFailed, match="broken"):
