@@ -74,6 +74,29 @@ def test_the_last_event_of_a_stream_that_fails_has_it(server: Any, http: Any) ->
     server.log_with("completions 422 .* mine-2\n")
 
 
+@pytest.mark.parametrize(
+    ("route", "field"),
+    [("chat/completions", {"messages": [{"role": "user", "content": "ab"}]}), ("responses", {"input": "ab"})],
+)
+def test_a_chat_with_a_model_that_has_no_template(route: str, field: dict[str, Any]) -> None:
+    plain = world()
+    plain.tokenizer.chat_template = None
+    app = create_app(GuardedGenerator(plain.pipeline(), ANYTHING), ServerSettings(model="local", name="tiny"))
+
+    async def asked() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            body = {"model": "tiny", "prompt": "ab", "max_tokens": 2}
+            return [
+                await client.post(f"/v1/{route}", json={"model": "tiny", **field}),
+                await client.post("/v1/completions", json=body),
+            ]
+
+    refused, accepted = asyncio.run(asked())
+    assert (refused.status_code, accepted.status_code) == (400, 200)
+    assert "has no chat template; send a prompt to /v1/completions" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["param"] == next(iter(field))
+
+
 def test_a_request_is_a_span_within_the_clients_and_around_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     from opentelemetry import trace

@@ -122,6 +122,10 @@ class ServedModel:
                 with tokenizer_lock(pipe.tokenizer):
                     fields["prompt"] = texts_of_ids(fields["prompt"], pipe.tokenizer)
             request = parse(fields, self.policy)
+            plain = all(isinstance(prompt, str) for prompt in request.prompts)
+            if self.session.call_class.causal and not self.session.takes_chats and not plain:
+                where = "messages" if "messages" in fields else "input"
+                raise bad(where, "this model has no chat template; send a prompt to /v1/completions")
             if by_ids:
                 request.options["add_special_tokens"] = False  # the ids are the whole prompt
             try:
