@@ -127,7 +127,7 @@ def studied(
         options["constraint_each"] = list(options["constraint_each"])
     call = _read(session, prompts, options)
     seed = options.get("seed")
-    seed = session.next_seed() if seed is None else require_whole("seed", seed, 0)
+    seed = session.plan_seed() if seed is None else require_whole("seed", seed, 0)
     drawing = Drawing(session, prompts, seed, asked, on_attempt, max_seconds)
     with work_span("guardwrap.plan", traced_by(None), model_attributes(session)) as results:
         study = _drawn(drawing, call)
