@@ -421,6 +421,8 @@ class GuardedGenerator(PipelineLike):
     def plan(self, prompts: Any, *, pilot: int | None = None, max_seconds: float | None = None, **options: Any) -> Plan:
         """Estimate the cost of a call from a small pilot.
 
+        A plan does not count as a call: with or without it, the next call of the wrapper has the same seed.
+
         Parameters
         ----------
         prompts, **options

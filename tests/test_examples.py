@@ -20,6 +20,7 @@ from guardwrap.testing import World, character_tokenizer
 from guardwrap.training import read_settings
 from guardwrap.training.rounds import rounds
 from tests.cli.fixtures_commands import run
+from tests.fixtures_stand_in_models import StandIn
 from tests.integrations.fixtures_tools import call_text, tools_world
 
 ROOT = Path(__file__).parents[1]
@@ -133,7 +134,8 @@ def blocks(document: str, language: str) -> list[str]:
     "document", ["README.md", "CONTRIBUTING.md", "docs/structured.md", "docs/integrations.md", "docs/judges.md"]
 )
 @pytest.mark.usefixtures("loaded")
-def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guardwrap.constraints.kinds.classifier.loaded", lambda task, name: StandIn(task))
     found = blocks(document, "python")
     assert found
     namespace: dict[str, Any] = {}
@@ -161,6 +163,8 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
         thanks, rude = namespace["polite"].probabilities(["Thank you so much!", "Go away."])
         assert 0 < rude < 1
         assert 0 < thanks < 1
+        assert len(namespace["texts"]) == 20
+        assert all(attempt.draw.text for attempt in namespace["attempts"])
     if document == "docs/integrations.md":
         said = [namespace["reply"], *namespace["replies"], namespace["answer"].message]
         assert all("mug" in each.content.lower() and "," not in each.content for each in said)

@@ -71,6 +71,18 @@ def test_seeds_of_calls(world: World) -> None:
     assert [o.texts for o in calls(None)] == [o.texts for o in one]
 
 
+def test_a_plan_uses_up_no_seed_of_a_call(world: World) -> None:
+    guarded = GuardedGenerator(world.pipeline(), JUDGED, seed=7)
+    options: dict[str, Any] = {**SETTINGS, "pilot": 8}
+    plans = [guarded.plan("ab", **options), guarded.plan("ab", **options)]
+    runs = [guarded.run("ab", **SETTINGS)[0] for _ in range(2)]
+    unplanned = GuardedGenerator(world.pipeline(), JUDGED, seed=7)
+    assert [run.report.seed for run in runs] == [unplanned.run("ab", **SETTINGS)[0].report.seed for _ in range(2)]
+    assert runs[0].report.seed == 7
+    assert plans[0].forecasts[0].acceptance == plans[1].forecasts[0].acceptance
+    assert guarded.session.plan_seed() not in {run.report.seed for run in runs}, "a plan must not draw a run's attempts"
+
+
 @pytest.mark.parametrize("batch_size", [2, 64])
 def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
     world: World, batch_size: int, monkeypatch: pytest.MonkeyPatch

@@ -78,7 +78,7 @@ class _Guarded:
         self.warm_up()
         assert self._guarded is not None
         outcome = one(self._guarded, prompt, {**self._options, **(generation_kwargs or {})})
-        return outcome, {"model": str(self._guarded.model.name_or_path), "guardwrap": outcome.report.to_dict()}
+        return outcome, {"model": self._guarded.session.model_name, "guardwrap": outcome.report.to_dict()}
 
 
 @component

@@ -69,8 +69,8 @@ class _Guarded(BaseModel):
 
     @property
     def _model_name(self) -> str:
-        # LangChain's callbacks do not count the usage of a model without a name.
-        return str(self.guarded.model.name_or_path or self.guarded.session.model_name)
+        # LangChain's callbacks do not count the usage of a model without a name, and a path says where it is.
+        return str(self.guarded.session.model_name)
 
     def _settings(self) -> dict[str, Any]:
         """Return the options that LangChain's standard parameters stand for."""

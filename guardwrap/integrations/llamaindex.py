@@ -36,6 +36,7 @@ from guardwrap.integrations.guarded_call import (
     one,
     reply_messages,
     schema_constraint,
+    token_counts,
 )
 from guardwrap.messages.answer_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
@@ -47,9 +48,10 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
     """LlamaIndex LLM that replies to texts and messages with texts that satisfy the constraint, and calls tools.
 
     Streams yield the whole text in one piece, once it is accepted. If the budget is spent first, calls raise
-    ``BudgetExhausted``. The report is in ``raw["guardwrap"]`` of the response. Chats use the tokenizer's chat template,
-    if it has one. Every call names one of the tools, with arguments that satisfy its schema. Reasoning is a
-    ``ThinkingBlock`` of the message, and a call a ``ToolCallBlock``.
+    ``BudgetExhausted``. The report is in ``raw["guardwrap"]`` of the response, and the tokens of the prompt and of the
+    text in ``raw["usage"]`` and in ``additional_kwargs``. Chats use the tokenizer's chat template, if it has one. Every
+    call names one of the tools, with arguments that satisfy its schema. Reasoning is a ``ThinkingBlock`` of the
+    message, and a call a ``ToolCallBlock``.
 
     Parameters
     ----------
@@ -84,7 +86,7 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
         known = {"context_window": getattr(model.config.get_text_config(), "max_position_embeddings", None)}
         known["num_output"] = self.options.get("max_new_tokens") or model.generation_config.max_new_tokens
         return LLMMetadata(
-            model_name=str(model.name_or_path),
+            model_name=self.guarded.session.model_name,
             is_chat_model=getattr(tokenizer, "chat_template", None) is not None,
             is_function_calling_model=calls_tools(self.guarded),
             **{name: value for name, value in known.items() if value is not None},
@@ -98,7 +100,7 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
         """Complete a text."""
         prompt = prompt if formatted else self.completion_to_prompt(prompt)
         outcome = self._one(prompt, _without_tools(kwargs))
-        return CompletionResponse(text=outcome.texts[0], raw={"guardwrap": outcome.report.to_dict()})
+        return CompletionResponse(text=outcome.texts[0], **_details(outcome))
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
@@ -115,9 +117,12 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
         """Reply to a chat. ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are as in ``chat_with_tools``."""
         if not self.metadata.is_chat_model:
             reply: ChatResponse = super().chat(messages, **kwargs)
+            reply.additional_kwargs.update(
+                reply.message.additional_kwargs
+            )  # LlamaIndex puts the usage into the message
             return reply
         outcome = self._one(_chat(messages), kwargs)
-        return ChatResponse(message=_reply(reply_messages(outcome)[0]), raw={"guardwrap": outcome.report.to_dict()})
+        return ChatResponse(message=_reply(reply_messages(outcome)[0]), **_details(outcome))
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
@@ -251,6 +256,20 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
             yield await self.astructured_predict(*args, **kwargs)
 
         return values()
+
+
+def _details(outcome: Outcome) -> dict[str, Any]:
+    """Return the report and the usage of a response, in the fields in which LlamaIndex's OpenAI class has its usage."""
+    raw = {"guardwrap": outcome.report.to_dict()}
+    counts = token_counts(outcome)[0]
+    if counts is None:
+        return {"raw": raw}
+    usage = {
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.text,
+        "total_tokens": counts.prompt + counts.text,
+    }
+    return {"raw": {**raw, "usage": usage}, "additional_kwargs": dict(usage)}
 
 
 def _without_tools(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,10 @@ FEW = 10.0
 """Effective sample size, in draws of g, below which the distance to g cannot be estimated."""
 
 
+_VAGUE = 1000.0
+"""An interval whose ends differ by a larger factor is shown alone: its value would look known."""
+
+
 class Estimate(NamedTuple):
     """A value with its 95 % interval."""
 
@@ -64,7 +68,13 @@ def exactly(value: float) -> Estimate:
 
 
 def bounded(figure: Estimate) -> str:
-    """Format a figure with its interval; only the lower bound if the value is infinite."""
+    """Format a figure with its interval.
+
+    Only the interval is shown if its ends differ by a factor of more than 1000, and only the lower bound if the value
+    is infinite.
+    """
+    if math.isfinite(figure.high) and figure.high > _VAGUE * figure.low >= 0:
+        return f"between {digits(figure.low)} and {digits(figure.high)} (95 %)"
     if math.isfinite(figure.value):
         return str(figure)
     return f"at least {digits(figure.low)} (95 %)" if math.isfinite(figure.low) else "unknown"

@@ -42,6 +42,7 @@ def advice_of(
     if not forecasts:
         return "there is no prompt; pass one"
     hint = "hint at it (proposal=Prompt(...)), " if itself else ""
+    at_once = "; or ask for it at once, with a hint (proposal=Prompt(...))" if itself else ""
     help_ = f"ask for it in the prompt, {hint}train an adapter, or weaken the constraint"
     hopeless = [number for number, each in enumerate(forecasts, start=1) if not each.acceptance.value]
     if hopeless:
@@ -51,7 +52,7 @@ def advice_of(
         none = f"{which} had no text in {counted(least.pilot, 'attempt')}"
         if least.pilot < ENOUGH:
             share = f"at most {digits(100 * least.acceptance.high)} % of them give one (95 %)"
-            return f"a larger pilot first, pilot={max(_MORE, 4 * least.pilot)}: {none}, so {share}"
+            return f"a larger pilot first, pilot={max(_MORE, 4 * least.pilot)}: {none}, so {share}{at_once}"
         return f"{help_}: {none}"
     if any(each.more for each in forecasts):
         unsure = max(forecasts, key=lambda each: each.more)
@@ -60,7 +61,8 @@ def advice_of(
     if vague:
         larger = max(_MORE, 4 * max(each.pilot for each in forecasts))
         which = f" of prompt {vague[0]}" if len(forecasts) > 1 else ""
-        return f"a larger pilot first, pilot={larger}: the acceptance rate{which} is known only to a factor of fifty"
+        vaguely = f"the acceptance rate{which} is not known to within a factor of fifty"
+        return f"a larger pilot first, pilot={larger}: {vaguely}{at_once}"
     near = "" if weighed or itself else " (texts of the proposal that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= SURE:

@@ -19,7 +19,7 @@ from guardwrap.metrics import (
     tvd_gold_guarded,
 )
 from guardwrap.metrics.intervals import sum_of
-from guardwrap.outcomes import Estimate, Outcome
+from guardwrap.outcomes import Estimate, Outcome, bounded
 from guardwrap.planning.model_rate import can_tell, weights_of
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
@@ -98,7 +98,7 @@ class Alternative:
         if not self.without:
             pilot = f"its pilot, {self.before:,.0f} attempts per prompt, gives no text; then " if self.before else ""
             learned = f"{counted(self.learning, 'attempt')} to learn from; " if self.learning else ""
-            return f"{begin}: {self.tokens} computed tokens per text; {learned}{pilot}{share}"
+            return f"{begin}: {bounded(self.tokens)} computed tokens per text; {learned}{pilot}{share}"
         some = math.isfinite(self.others)
         whose = f" for {counted(self.without, 'prompt')}, {digits(self.others)} for the others" if some else ""
         none = f"no text in {counted(self.pilot, 'attempt')}{whose}"

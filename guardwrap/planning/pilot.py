@@ -127,7 +127,7 @@ def studied(
         options["constraint_each"] = list(options["constraint_each"])
     call = _read(session, prompts, options)
     seed = options.get("seed")
-    seed = session.next_seed() if seed is None else require_whole("seed", seed, 0)
+    seed = session.plan_seed() if seed is None else require_whole("seed", seed, 0)
     drawing = Drawing(session, prompts, seed, asked, on_attempt, max_seconds)
     with work_span("guardwrap.plan", traced_by(None), model_attributes(session)) as results:
         study = _drawn(drawing, call)
@@ -356,9 +356,13 @@ def _why_not(drawing: Drawing, left_out: Sequence[str]) -> str:
     """Say which ways were not tried, and why."""
     if not left_out:
         return ""
-    names = " and ".join(left_out)
+    several = len(left_out) > 1
+    untried = f"{' and '.join(left_out)} {'were' if several else 'was'} not tried"
     if drawing.is_over():
-        return f"not tried, as the plan's time was over: {names}"
+        return f"{untried}, as the plan's time was over"
     if drawing.asked is not None:
-        return f"not tried, as it takes {ATTEMPTS * ROUNDS} attempts to learn: {names}; pass pilot={LEARNS} or more"
-    return f"not tried, as that costs more than a tenth of the run: {names}; pass pilot={LEARNS} or more to try"
+        return f"{untried}, as it takes {ATTEMPTS * ROUNDS} attempts to learn; pass pilot={LEARNS} or more"
+    return (
+        f"{untried}, to keep the plan below a tenth of the run; pass pilot={LEARNS} to try "
+        f"{'them' if several else 'it'} whatever the plan costs"
+    )

@@ -89,7 +89,7 @@ class Plan:
             )
         for each, heading in zip(self.forecasts, _headings(self.forecasts), strict=True):
             worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
-            rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
+            rate = bounded(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
             rate += " for QRS" if self.sampler == "qrs" else ""
             first = f", the first {each.before:,.0f} for QRS's pilot" if each.before else ""
             basis = each.basis or f"{counted(each.pilot, 'attempt')} of the pilot"

@@ -335,11 +335,20 @@ class BaseSession(ABC):
         """Return the seed of a call that gives none: the next one of this session."""
         call = next(self._calls)
         if self._seed is None:
-            with library_lock:
-                return int(torch.randint(2**63 - 1, ()).item())
+            return _random_seed()
         if call == 0:
             return self._seed
         return seed_for(self._seed, call)
+
+    def plan_seed(self) -> int:
+        """Return the seed of a plan that gives none. It is not one of the seeds of calls, and uses none of them up."""
+        return _random_seed() if self._seed is None else seed_for(self._seed, "plan")
+
+
+def _random_seed() -> int:
+    """Return a seed from torch's global generator."""
+    with library_lock:
+        return int(torch.randint(2**63 - 1, ()).item())
 
 
 def _with_fields(each: Any, fields: Any) -> Any:

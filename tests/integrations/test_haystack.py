@@ -100,6 +100,12 @@ def test_replies_and_their_meta(world: World) -> None:
         component.run("b", {"temprature": 1.0})
 
 
+def test_a_model_of_a_folder_is_named_without_its_path(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.model, "name_or_path", "/home/someone/models/small")
+    found = GuardedTextGenerator(guarded(world), generation_kwargs=world.settings).run("b")
+    assert found["meta"][0]["model"] == "small"
+
+
 @pytest.mark.parametrize("kind", [GuardedTextGenerator, GuardedChatGenerator])
 def test_a_pipelines_file_has_model_and_constraint(world: World, folder: str, kind: Any) -> None:
     pipe = Pipeline()

@@ -59,8 +59,16 @@ def test_callbacks_count_usage(world: World) -> None:
     with get_usage_metadata_callback() as counted:
         replies = [asked.invoke("b"), *asked.batch(["b", "c"])]
     ((name, usage),) = counted.usage_metadata.items()
-    assert name
+    assert name == asked.guarded.session.model_name
     assert usage["total_tokens"] == sum(reply.usage_metadata["total_tokens"] for reply in replies)
+
+
+def test_a_model_of_a_folder_is_named_without_its_path(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.model, "name_or_path", "/home/someone/models/small")
+    asked = chat_model(guarded(world), world)
+    with get_usage_metadata_callback() as counted:
+        reply = asked.invoke("b")
+    assert list(counted.usage_metadata) == ["small"] == [reply.response_metadata["model_name"]]
 
 
 def test_the_usage_of_a_fallback_and_of_several_texts(world: World) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from pydantic import RootModel
 
-from guardwrap import Budget, BudgetExhausted, Regex
+from guardwrap import Budget, BudgetExhausted, Fallback, Length, Prompt, Regex
 from guardwrap.errors import UsageError
 from guardwrap.integrations.llamaindex import GuardedLLM
 from guardwrap.testing import World
@@ -110,8 +111,42 @@ def test_reports_and_options(world: World) -> None:
         asked.complete("b", temprature=1.0)
 
 
+USES: dict[str, Callable[[GuardedLLM], Any]] = {
+    "complete": lambda asked: asked.complete("b"),
+    "stream_complete": lambda asked: [*asked.stream_complete("b")][-1],
+    "acomplete": lambda asked: asyncio.run(asked.acomplete("b")),
+    "chat": lambda asked: asked.chat(chat("b")),
+    "stream_chat": lambda asked: [*asked.stream_chat(chat("b"))][-1],
+    "achat": lambda asked: asyncio.run(asked.achat(chat("b"))),
+}
+
+
+@pytest.mark.parametrize("way", USES)
+def test_usage_is_where_callbacks_read_it(world: World, way: str) -> None:
+    asked = llm(guarded(world), world, seed=2, proposal=Prompt("{prompt}aaa"))
+    counter = TokenCountingHandler(tokenizer=list)
+    asked.callback_manager = CallbackManager([counter])
+    response = USES[way](asked)
+    usage, report = response.raw["usage"], response.raw["guardwrap"]
+    assert usage["prompt_tokens"] == report["prompt_tokens"] > 0
+    assert report["usage"]["attempts"] > 1, "otherwise nothing was rejected"
+    assert 0 < usage["completion_tokens"] < report["usage"]["tokens"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert response.additional_kwargs == usage
+    counts = {(event.prompt_token_count, event.completion_token_count) for event in counter.llm_token_counts}
+    assert counts == {(usage["prompt_tokens"], usage["completion_tokens"])}
+
+
+def test_the_usage_of_a_fallback_is_that_of_its_prompt(world: World) -> None:
+    spent = guarded(world, Length(min=100), budget=Budget(max_attempts=2), on_exhausted=Fallback("c" * 100))
+    usage = llm(spent, world).complete("b").raw["usage"]
+    assert usage["completion_tokens"] == 0
+    assert usage["total_tokens"] == usage["prompt_tokens"] > 0
+
+
 def test_metadata(world: World) -> None:
     metadata = llm(guarded(world), world).metadata
+    assert metadata.model_name == guarded(world).session.model_name != ""
     assert metadata.context_window == world.model.config.max_position_embeddings
     assert metadata.num_output == world.max_new_tokens
     assert metadata.is_chat_model == (world.tokenizer.chat_template is not None)

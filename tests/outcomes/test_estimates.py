@@ -27,7 +27,23 @@ def test_estimates_in_words() -> None:
     assert str(Estimate(0.5, 0.1, math.inf)) == "0.5 [0.1, ∞]"
     assert bounded(Estimate(1790.4, 12.0, 2000.0)) == "1790 [12, 2000]"
     assert bounded(Estimate(math.inf, 12.0, math.inf)) == "at least 12 (95 %)"
+    assert bounded(Estimate(0.5, 0.1, math.inf)) == "0.5 [0.1, ∞]"
     assert bounded(Estimate(math.inf, -math.inf, math.inf)) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        (Estimate(3.68e-9, 9.19e-11, 0.0183), "between 9.19e-11 and 0.0183 (95 %)"),
+        (Estimate(4.05e7, 8.14, 1.62e9), "between 8.14 and 1.62e+09 (95 %)"),
+        (Estimate(0.01, 0.0, 0.3), "between 0 and 0.3 (95 %)"),
+        (Estimate(2.0, 0.01, 10.0), "2 [0.01, 10]"),
+        (Estimate(0.0, 0.0, 0.0), "0 [0, 0]"),
+        (Estimate(0.5, -0.1, 2.0), "0.5 [-0.1, 2]"),
+    ],
+)
+def test_a_value_is_shown_only_if_its_interval_spans_no_factor_above_1000(estimate: Estimate, words: str) -> None:
+    assert bounded(estimate) == words
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_twist_is_one_of_the_ways_and_pays_for_what_it_learns() -> None:
         sources = [way.source for way in guarded_of(world, rule).plan(world.prompt, **options).ways]
         assert sources == ["the model itself", "the model itself, masked"], "no automaton follows it"
     few = guarded_of(world).plan(world.prompt, **{**options, "pilot": 63})
-    assert few.left_out == "not tried, as it takes 384 attempts to learn: a twist; pass pilot=64 or more"
+    assert few.left_out == "a twist was not tried, as it takes 384 attempts to learn; pass pilot=64 or more"
     assert str(few).endswith(f"({few.left_out})")
     plan = guarded_of(world, proposal=Twisted(), sampler="qrs").plan(world.prompt, **options)
     assert [way.source for way in plan.ways].count("the model itself, twisted") == 1
@@ -114,7 +114,9 @@ def test_a_plan_is_cheap_beside_its_run() -> None:
     often = Keyword("a", whole_words=False)
     plan = guarded_of(easy, often).plan(easy.prompt, **easy.settings)
     assert plan.spent[0] == plan.forecasts[0].pilot == 8
-    assert "costs more than a tenth of the run: a mask" in plan.left_out
+    remedy = "to keep the plan below a tenth of the run; pass pilot=64 to try them whatever the plan costs"
+    assert plan.left_out == f"a mask and a twist were not tried, {remedy}"
+    assert not guarded_of(easy, often).plan(easy.prompt, pilot=64, **easy.settings).left_out
     asked = guarded_of(easy, often).plan(easy.prompt, pilot=100, **easy.settings)
     assert (asked.spent[0], asked.left_out) == (200, "")
     for seed in range(6):
@@ -131,7 +133,7 @@ def test_a_plan_has_a_time_limit_of_its_own() -> None:
     world = world_of(7, 0.5)
     plan = guarded_of(world).plan(world.prompt, pilot=5_000, max_seconds=1e-3, **world.settings)
     assert 0 < plan.forecasts[0].pilot < 5_000
-    assert plan.left_out == "not tried, as the plan's time was over: a mask and a twist"
+    assert plan.left_out == "a mask and a twist were not tried, as the plan's time was over"
     wrong: Any
     for wrong in (0, -1.0, "1"):
         with pytest.raises(UsageError, match="give seconds above 0, or None"):

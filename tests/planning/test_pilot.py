@@ -15,6 +15,7 @@ from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate
+from guardwrap.planning.advice import advice_of
 from guardwrap.planning.alternatives import Alternative, cheapest
 from guardwrap.samplers import rejection
 from guardwrap.testing import World, llama_world
@@ -158,9 +159,28 @@ def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> N
     guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
     few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
     why = "the prompt had no text in 5 attempts, so at most 52.2 % of them give one (95 %)"
-    assert few == f"a larger pilot first, pilot=256: {why}"
+    at_once = "; or ask for it at once, with a hint (proposal=Prompt(...))"
+    assert few == f"a larger pilot first, pilot=256: {why}{at_once}"
+    hinted = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1, proposal=Prompt("a{prompt}"))
+    assert "ask for it at once" not in hinted.plan(small.prompt, pilot=5, **small.settings).advice
     assert guarded.plan(small.prompt, pilot=100, **small.settings).advice.startswith("a larger pilot first, pilot=400")
     assert "train an adapter" in guarded.plan(small.prompt, pilot=200, **small.settings).advice
+
+
+def test_figures_that_are_hardly_known_are_shown_as_intervals(small: World) -> None:
+    plan = guarded_of(small).plan(small.prompt, pilot=8, seed=0, **small.settings)
+    vague = Estimate(3.68e-9, 9.19e-11, 0.0183)
+    costs = Estimate(4.05e7, 8.14, 1.62e9)
+    (first,) = plan.forecasts
+    unsure = replace(first, acceptance=vague, attempts=costs, tokens=costs, seconds=costs, suffices=math.nan)
+    shown = str(replace(plan, forecasts=(unsure,), ways=(replace(plan.ways[0], tokens=costs),)))
+    assert "acceptance   between 9.19e-11 and 0.0183 (95 %), from" in shown
+    assert shown.count("between 8.14 and 1.62e+09 (95 %)") == 4
+    assert "[8.14" not in shown
+    for itself in (True, False):
+        advice = advice_of([unsure], "rejection", None, [Budget()], itself=itself, weighed=False)
+        assert "the acceptance rate is not known to within a factor of fifty" in advice
+        assert advice.endswith("with a hint (proposal=Prompt(...))") == itself
 
 
 def test_what_qrs_draws_first_is_told_apart(small: World) -> None:

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
+import regex
+
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.views import View, read_view, sentences
@@ -26,6 +28,39 @@ _FEWEST = 12
 _PIECE = 10_000
 """Characters that are judged together, because the identifier cannot be interrupted."""
 
+_WORDS, _LETTERS = 3, 8
+"""Words and letters of another script that make a short text certain. Names, units and "OK" have fewer."""
+
+_SCRIPTS = {
+    "Arabic": "ar ary arz fa ps ug ur",
+    "Armenian": "hy",
+    "Bengali": "as bn",
+    "Cyrillic": "ba be bg ky mk ru tg uk",
+    "Devanagari": "hi mr ne",
+    "Ethiopic": "am",
+    "Georgian": "ka",
+    "Greek": "el grc",
+    "Gujarati": "gu",
+    "Han": "ja ko wuu yue zh",
+    "Hangul": "ko",
+    "Hebrew": "hbo he",
+    "Hiragana": "ja",
+    "Kannada": "kn",
+    "Katakana": "ja",
+    "Khmer": "km",
+    "Lao": "lo",
+    "Malayalam": "ml",
+    "Myanmar": "my",
+    "Oriya": "or",
+    "Sinhala": "si",
+    "Tamil": "ta",
+    "Telugu": "te",
+    "Thai": "th",
+    "Tibetan": "dz",
+}
+"""Scripts other than Latin, and languages that are not written in Latin letters."""
+_WORD = regex.compile(r"\p{L}[\p{L}\p{M}]+")
+
 _lock = threading.Lock()
 
 
@@ -34,7 +69,9 @@ class Language(TextConstraint):
     """The text is written in a language, or in one of several.
 
     py3langid gives each of its languages a probability. The text is in an allowed language if these together have
-    at least 0.5, in another one if they have less than 0.01, and otherwise uncertain, as short texts often are.
+    at least 0.5, in another one if they have less than 0.01, and otherwise uncertain, as short texts often are. If all
+    allowed languages have a script of their own, such as Chinese, Russian and Arabic, a text without a letter of it is
+    in another language if it has at least three words with eight letters in total. Single letters are no words.
 
     Parameters
     ----------
@@ -45,7 +82,7 @@ class Language(TextConstraint):
         certain must be in allowed languages. For texts that may quote another language.
     uncertain
         What happens to a text, or with ``share`` to one of which all sentences are uncertain: ``"pass"`` or ``"fail"``.
-        Texts of fewer than twelve Latin letters, six Cyrillic or four Chinese ones are uncertain.
+        Other texts of fewer than twelve Latin letters, six Cyrillic or four Chinese ones are uncertain.
     on
         The view of the text that is judged.
     name
@@ -111,12 +148,33 @@ class Language(TextConstraint):
         for part in [text] if self.share is None else sentences(text):
             for piece in _pieces(part):
                 letters = "".join(filter(str.isalpha, piece))
+                if _is_in_another_script(piece, tuple(self.languages)):
+                    wrong += len(letters)
+                    continue
                 if len(letters.encode("utf-8", "surrogatepass")) < _FEWEST:
                     continue
                 probability = probability_of(piece, self.languages)
                 right += len(letters) * (probability >= _RIGHT)
                 wrong += len(letters) * (probability < _WRONG)
         return right, wrong
+
+
+def _is_in_another_script(text: str, languages: tuple[str, ...]) -> bool:
+    """Whether a text has words, but no letter of the scripts that these languages are always written in."""
+    letter = _letter_of(languages)
+    if letter is None or letter.search(text):
+        return False
+    words = _WORD.findall(text)
+    return len(words) >= _WORDS and sum(map(len, words)) >= _LETTERS
+
+
+@cache
+def _letter_of(languages: tuple[str, ...]) -> regex.Pattern[str] | None:
+    """Return a pattern of one letter of the languages' scripts; None if one may be written in Latin letters."""
+    scripts = {script: set(codes.split()) & set(languages) for script, codes in _SCRIPTS.items()}
+    if set().union(*scripts.values()) != set(languages):
+        return None
+    return regex.compile("|".join(rf"\p{{Script={script}}}" for script, codes in scripts.items() if codes))
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -56,6 +56,40 @@ def test_uncertain_texts_pass_unless_they_are_to_fail(text):
     assert not Language("de", uncertain="fail").accepts(text)
 
 
+OWN_SCRIPT = ["ar", "hi", "ja", "ko", "ru", "th", "zh"]
+
+
+@installed
+@pytest.mark.parametrize("code", OWN_SCRIPT)
+def test_a_short_text_without_a_letter_of_the_script_is_in_another_language(code):
+    rule = Language(code)
+    assert [text for text in ("Tea is good.", "Ça va bien ?", "Все мы тут.") if rule.accepts(text)] == (
+        ["Все мы тут."] if code == "ru" else []
+    )
+    for name in ("OK", "Hotel Taxi", "iPhone 15", "5 km, 3 kg, 2 ml", "x = a + b", "42", TEXTS[code][:4]):
+        assert rule.accepts(name), name
+        assert rule.accepts(f"{name} {TEXTS[code]}")
+    assert not Language(code, share=0.2).accepts("Tea is good.")
+    mixed = Language(code, share=0.9)
+    assert mixed.accepts(TEXTS[code] * 5)
+    assert not mixed.accepts(f"{TEXTS[code]} Tea is good. I like it. So do you. And so do we.")
+
+
+@installed
+def test_a_language_that_may_be_in_latin_letters_leaves_short_texts_uncertain():
+    for languages in ("de", "sr", ["de", "zh"], ["en", "ru"]):
+        assert Language(languages).accepts("Tea is good.")
+    assert not Language(["ru", "zh"]).accepts("Tea is good.")
+    assert Language(["ru", "zh"]).accepts("Все мы тут.")
+
+
+@installed
+@pytest.mark.parametrize("code", OWN_SCRIPT)
+def test_no_beginning_in_another_script_decides(code):
+    check_constraint(Language(code), [f"Tea is good. {TEXTS[code]}", "Tea is good."])
+    check_constraint(Language(code, on="sentences"), [f"Tea is good. {TEXTS[code]}", "Tea is good."])
+
+
 @installed
 def test_sentences_in_another_language_count_by_their_letters():
     accepted = [share for share in (0.5, 0.6, 0.9, 1.0) if Language("de", share=share).accepts(MIXED)]
