@@ -96,7 +96,8 @@ def on_ray(
 
 def _recipe(request: GenerateRequest, seed: int) -> Recipe:
     options = {**request.options, "seed": seed}
-    return Recipe(request.generator, request.constraints, request.wrapper, options, request.chat, request.settings)
+    made_of = (request.generator, request.constraints, request.wrapper, options, request.chat, request.settings)
+    return Recipe(*made_of, dtype=request.dtype)
 
 
 @contextmanager
