@@ -25,6 +25,7 @@ from guardwrap.cli.shared import fail, in_one_line, show
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import irregular
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import why_short
@@ -196,12 +197,12 @@ class Run:
 
     def state(self) -> str:
         """Return how many prompts are done, and how to continue."""
-        of = "" if self._total is None else f" of {self._total}"
+        done = counted_of(self.done, self._total, "prompt")
         if self.done == self.saved == 0 and (self._output is None or irregular(self._output)):
             return "no prompt is done yet"
         if self._output is None:
-            return f"{self.done}{of} prompts done; a run with --output can be continued"
-        kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"
+            return f"{done} done; a run with --output can be continued"
+        kept = "no prompt is" if self.done == 0 else f"{done} {'is' if self.done == 1 else 'are'}"
         ahead = f", and {self.saved} waiting for a slow one ({self._slow()}) in {path_of(self._output)}"
         return f"{kept} in {self._output}{ahead if self.saved else ''}; continue with the same command and --resume"
 

@@ -17,6 +17,7 @@ from guardwrap.cli.shared import fail
 from guardwrap.cli.signals import INTERRUPTED
 from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.prompts import Item, PromptSource
 from guardwrap.ray.dataset_rows import numbered
 from guardwrap.ray.parquet import parquet_items
@@ -130,5 +131,6 @@ def _short(folder: Folder) -> int:
 
 
 def _state(folder: Folder, order: Mapping[int, int]) -> str:
-    done = f"{len(folder.done)} of {len(order)} rows are in {folder.path}"
-    return f"{done}; continue with the same command and --resume"
+    done = len(folder.done)
+    kept = f"{counted_of(done, len(order), 'row')} {'is' if done == 1 else 'are'} in {folder.path}"
+    return f"{kept}; continue with the same command and --resume"

@@ -72,7 +72,7 @@ class CheckedText:
             "expected": self.expected,
             "accepted": self.explanation.accepted,
             "failed": [each.part for each in rejections],
-            "reasons": [each.detail for each in rejections],
+            "reasons": [each.detail for each in rejections if each.detail],
         }
 
 

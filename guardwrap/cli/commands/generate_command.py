@@ -69,7 +69,7 @@ from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.formatting import counted
+from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
 
@@ -236,8 +236,8 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
     if request.cache is not None and not results.quiet:
         runs = [run] if retry is None else [retry, run]
         cached = sum(each.cached for each in runs)
-        both = counted(cached + sum(each.drawn for each in runs), "prompt")
-        typer.echo(f"guardwrap: {cached} of {both} came from the cache {request.cache}", err=True)
+        some_of_all = counted_of(cached, cached + sum(each.drawn for each in runs), "prompt")
+        typer.echo(f"guardwrap: {some_of_all} came from the cache {request.cache}", err=True)
     if run.short:
         is_file = output is not None
         end = missing_texts(run.short, run.done, "prompts", run.advice, kept=is_file, seed=request.seed)
