@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 
-__all__ = ["LARGE", "blamed", "counted", "digits", "tail_in_words", "upwards"]
+__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "tail_in_words", "upwards"]
 
 
 LARGE = 10**15
@@ -17,6 +17,12 @@ def counted(number: float, what: str) -> str:
     """Return a number with its noun, in the plural unless the number is 1."""
     shown = f"{number:,}" if number < LARGE else f"{Decimal(number):.2e}"
     return f"{shown} {what}{'' if number == 1 else 's'}"
+
+
+def counted_of(number: int, total: int | None, what: str) -> str:
+    """Return how many of all things there are: "1 of 20 prompts", or "1 prompt" if the total is unknown."""
+    of = "" if total is None else f" of {total}"
+    return f"{number}{of} {what}{'' if (number if total is None else total) == 1 else 's'}"
 
 
 def blamed(rejections: Mapping[str, int], attempts: int) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import PromptError, UsageError, first_line, nearest
 from guardwrap.prompt_files.prompts import lines
 
-__all__ = ["ExpectedText", "constraint_files", "is_several", "texts_to_check"]
+__all__ = ["ExpectedText", "constraint_files", "is_several", "require_rules", "texts_for", "texts_to_check"]
 
 _SUFFIXES = (".yaml", ".yml")
 _EXPECTED = {"pass": True, "fail": False, True: True, False: False}
@@ -24,10 +24,24 @@ _EXPECTED = {"pass": True, "fail": False, True: True, False: False}
 
 @dataclass(frozen=True, slots=True)
 class ExpectedText:
-    """A text or a message, and whether it should be accepted."""
+    """A text or a message, and whether it should be accepted.
+
+    Parameters
+    ----------
+    text
+        The text, or the parts of the message.
+    expected
+        Whether it should be accepted.
+    rule
+        The constraint file that it is for; None for every file.
+    where
+        Where it comes from, such as ``texts.jsonl:2``.
+    """
 
     text: str | Mapping[str, Any]
     expected: bool = True
+    rule: str | None = None
+    where: str = field(default="", compare=False)
 
 
 def is_several(targets: Sequence[str]) -> bool:
@@ -81,22 +95,51 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedT
         Texts that should be accepted.
     paths
         Files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of JSON is a
-        string, or an object with "text" or "message", and "expected" ("pass", "fail", true or false; default: "pass").
+        string, or an object with "text" or "message", "expected" ("pass", "fail", true or false; default: "pass") and
+        "rule" (the constraint file that it is for; default: every file).
 
     Raises
     ------
     PromptError
         If a file cannot be read, or a line is invalid; the message names the line.
     """
-    expected = [ExpectedText(text) for text in texts]
+    expected = [ExpectedText(text, where="--text") for text in texts]
     for path in paths:
         read = _of_json if path.endswith(".jsonl") else _of_line
         expected += [read(where, line) for where, line in lines(path)]
     return expected
 
 
-def _of_line(_: str, line: str) -> ExpectedText:
-    return ExpectedText(line)
+def require_rules(texts: Sequence[ExpectedText], names: Sequence[str]) -> None:
+    """Require that each constraint file that a text is for is one of those to check.
+
+    Raises
+    ------
+    PromptError
+        If there is no such file; the message names the line of the text and the nearest file.
+    """
+    for text in texts:
+        if text.rule is not None and not any(_is_named(name, text.rule) for name in names):
+            paths = [Path(name.removeprefix(PREFIX)) for name in names]
+            meant = nearest(text.rule, [*names, *(path.name for path in paths), *(path.stem for path in paths)])
+            raise PromptError(f'{text.where}: "rule" names no file that is checked: {text.rule!r}{meant}')
+
+
+def texts_for(name: str, texts: Sequence[ExpectedText]) -> list[ExpectedText]:
+    """Return the texts that a constraint file is checked with: those for this file, and those for every file."""
+    return [text for text in texts if text.rule is None or _is_named(name, text.rule)]
+
+
+def _is_named(name: str, rule: str) -> bool:
+    """Return whether a rule is the end of a file's path, with or without the extension, or a catalogue name."""
+    path, end = Path(name.removeprefix(PREFIX)), Path(rule.removeprefix(PREFIX)).parts
+    if not path.name or not end:
+        return False
+    return end in (path.parts[-len(end) :], path.with_suffix("").parts[-len(end) :])
+
+
+def _of_line(where: str, line: str) -> ExpectedText:
+    return ExpectedText(line, where=where)
 
 
 def _of_json(where: str, line: str) -> ExpectedText:
@@ -107,16 +150,17 @@ def _of_json(where: str, line: str) -> ExpectedText:
     fields: dict[str, Any] = {"text": value} if isinstance(value, str) else value
     if not isinstance(fields, dict) or isinstance(fields.get("text"), str) == ("message" in fields):
         raise PromptError(f'{where}: give a string, or an object with "text" (a string) or "message", and "expected"')
-    if "expected" not in fields:  # other fields are allowed, but a misspelled one would change the result
-        for name in fields:
-            if meant := nearest(name, ["expected"]):
-                raise PromptError(f"{where}: unknown field {name!r}{meant}")
-    expected = fields.get("expected", True)
+    absent = [name for name in ("expected", "rule") if name not in fields]
+    for name in fields:  # other fields are allowed, but a misspelled one would change the result
+        if name != "role" and (meant := nearest(name, absent)):
+            raise PromptError(f"{where}: unknown field {name!r}{meant}")
+    expected, rule = fields.get("expected", True), fields.get("rule")
     if not isinstance(expected, str | bool) or expected not in _EXPECTED:
         raise PromptError(f'{where}: "expected" must be "pass" or "fail"')
-    if "message" not in fields:
-        return ExpectedText(fields["text"], _EXPECTED[expected])
+    if "rule" in fields and not (isinstance(rule, str) and rule):
+        raise PromptError(f'{where}: "rule" must be the name of a constraint file')
     try:
-        return ExpectedText(read_message(fields["message"]), _EXPECTED[expected])
+        text = read_message(fields["message"]) if "message" in fields else fields["text"]
     except Invalid as invalid:
         raise PromptError(f"{where}: message: {invalid}") from None
+    return ExpectedText(text, _EXPECTED[expected], rule, where)

@@ -77,7 +77,27 @@ COMMANDS: Mapping[str, CommandSource] = {
 """The commands, in the order in which help lists them."""
 
 
-class DeferredGroup(TyperGroup):
+class _PlainFlags:
+    """Commands whose help shows flags without the type of a value: ``--chat``, which does not accept a ``<bool>``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with that of ``--help``."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) or getattr(parameter, "count", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class _Command(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
+
+
+class DeferredGroup(_Group):
     """A group that imports a command when it is looked up. Its own help shows summaries and imports nothing."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -88,7 +108,7 @@ class DeferredGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group."""
-        summaries = TyperGroup(
+        summaries = _Group(
             name=self.name,
             commands=dict(self.commands),
             params=self.params,
@@ -108,7 +128,7 @@ def _imported(name: str) -> Any:
     with ends_at_once():
         function = getattr(import_module(f"guardwrap.cli.commands.{source.module}"), source.function)
     single = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
-    single.command(name)(function)
+    single.command(name, cls=_Command)(function)
     return get_command(single)
 
 

@@ -75,6 +75,8 @@ class GenerateRequest:
         The constraint file, or several files merged into one.
     generator
         Name of the model, or an ``Endpoint``.
+    dtype
+        Data type in which the model computes; None for that of its stored weights.
     sampler, budget, batch_size, cache, deterministic
         Arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
     proposal, adapter
@@ -93,6 +95,7 @@ class GenerateRequest:
 
     constraints: ConstraintFile
     generator: Any
+    dtype: str | None
     sampler: Sampler
     budget: Budget
     batch_size: int | None
@@ -167,6 +170,7 @@ def read_request(
     constraints: ConstraintFile,
     *,
     model: str,
+    dtype: str | None,
     endpoint: str | None,
     sampler: str | None,
     limits: Mapping[str, Any],
@@ -185,7 +189,7 @@ def read_request(
     ----------
     constraints
         The constraint file.
-    model, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal, repair
+    model, dtype, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal, repair
         Options of the command line. ``sampler`` is a name or YAML, and ``repair`` a number or YAML.
     limits
         Limits from the command line, by field of ``Budget``.
@@ -216,10 +220,13 @@ def read_request(
         constraints = dataclasses.replace(constraints, repair=_repair_turns(repair))
     turns = None if constraints.repair is None else repair_spelt(constraints.repair)
     with_options = named if isinstance(named, dict) else None  # of others, reports say the name
-    drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options, "repair": turns})
+    drawn_with = known(
+        {"dtype": dtype, "endpoint": endpoint, "adapter": adapter, "sampler": with_options, "repair": turns}
+    )
     return GenerateRequest(
         constraints=constraints,
-        generator=generator_of(model, endpoint),
+        generator=generator_of(model, endpoint, dtype),
+        dtype=dtype,
         sampler=chosen,
         budget=budget,
         proposal=proposed,

@@ -25,6 +25,7 @@ from guardwrap.cli.shared import fail, in_one_line, show
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import irregular
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import why_short
@@ -68,6 +69,8 @@ class Run:
     ----------
     done, short : int
         Number of prompts that are done, and of those that did not get all their texts.
+    cached, drawn : int
+        Number of prompts of this run that were answered from the cache, and that were not.
     saved : int
         Number of lines that an interrupted run has saved out of order, in a file beside its output.
     failed : FailedPrompts
@@ -117,6 +120,8 @@ class Run:
         self._told = False
         self.failed = FailedPrompts()
         self.saved = 0
+        self.cached = 0
+        self.drawn = 0
         self.done = done.count
         self.short = done.short
         self.advice = "raise the budget"
@@ -147,6 +152,8 @@ class Run:
                     del self._under_way[call]
                     self._ended.pop(call, None)
                     self._count(outcome.ok)
+                    self.cached += outcome.report.cached
+                    self.drawn += not outcome.report.cached
                     if not outcome.ok:
                         self.failed.add(item.where, outcome.report)
                     if not outcome.ok and not self._told:
@@ -190,12 +197,12 @@ class Run:
 
     def state(self) -> str:
         """Return how many prompts are done, and how to continue."""
-        of = "" if self._total is None else f" of {self._total}"
+        done = counted_of(self.done, self._total, "prompt")
         if self.done == self.saved == 0 and (self._output is None or irregular(self._output)):
             return "no prompt is done yet"
         if self._output is None:
-            return f"{self.done}{of} prompts done; a run with --output can be continued"
-        kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"
+            return f"{done} done; a run with --output can be continued"
+        kept = "no prompt is" if self.done == 0 else f"{done} {'is' if self.done == 1 else 'are'}"
         ahead = f", and {self.saved} waiting for a slow one ({self._slow()}) in {path_of(self._output)}"
         return f"{kept} in {self._output}{ahead if self.saved else ''}; continue with the same command and --resume"
 

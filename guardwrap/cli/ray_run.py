@@ -17,6 +17,7 @@ from guardwrap.cli.shared import fail
 from guardwrap.cli.signals import INTERRUPTED
 from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.prompts import Item, PromptSource
 from guardwrap.ray.dataset_rows import numbered
 from guardwrap.ray.parquet import parquet_items
@@ -96,7 +97,8 @@ def on_ray(
 
 def _recipe(request: GenerateRequest, seed: int) -> Recipe:
     options = {**request.options, "seed": seed}
-    return Recipe(request.generator, request.constraints, request.wrapper, options, request.chat, request.settings)
+    made_of = (request.generator, request.constraints, request.wrapper, options, request.chat, request.settings)
+    return Recipe(*made_of, dtype=request.dtype)
 
 
 @contextmanager
@@ -129,5 +131,6 @@ def _short(folder: Folder) -> int:
 
 
 def _state(folder: Folder, order: Mapping[int, int]) -> str:
-    done = f"{len(folder.done)} of {len(order)} rows are in {folder.path}"
-    return f"{done}; continue with the same command and --resume"
+    done = len(folder.done)
+    kept = f"{counted_of(done, len(order), 'row')} {'is' if done == 1 else 'are'} in {folder.path}"
+    return f"{kept}; continue with the same command and --resume"

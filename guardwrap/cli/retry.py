@@ -11,6 +11,7 @@ from typing import Any
 
 from guardwrap.cli.generate_run import Run, Write
 from guardwrap.cli.results import WrittenLines, replace_lines, to_line
+from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import AGAIN
@@ -58,7 +59,8 @@ class RetryRun(Run):
 
     def state(self) -> str:
         """Return how many prompts were retried, and how to continue."""
-        kept = f"{self.done} of {self._total} prompts were retried and are in {self._path}"
+        were, are = ("was", "is") if self.done == 1 else ("were", "are")
+        kept = f"{counted_of(self.done, self._total, 'prompt')} {were} retried and {are} in {self._path}"
         return f"{kept if self.done else 'no prompt was retried yet'}; continue with the same command"
 
     def _writer(self, stack: ExitStack) -> Write:

@@ -16,7 +16,7 @@ from guardwrap.cli.flags import in_flags
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers
-from guardwrap.errors import SpecError, UsageError
+from guardwrap.errors import SpecError, UsageError, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,7 @@ __all__ = [
     "Adapter",
     "AllowCode",
     "Constraints",
+    "Dtype",
     "Model",
     "NoProposal",
     "OtherModel",
@@ -90,6 +91,14 @@ AllowCode = Annotated[
 Model = Annotated[
     str,
     typer.Option("--model", "-m", help="A Hub id, a folder, or 'local' (the embedded model)."),
+]
+
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Data type of the model: float32, bfloat16 or float16; default: that of its stored weights.",
+    ),
 ]
 
 Server = Annotated[
@@ -154,6 +163,9 @@ OtherModel = Annotated[
 Seed = Annotated[int | None, typer.Option(min=0, help="Random seed; default: as in the file, or 0.")]
 
 
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
 def require_folder(out: Path) -> None:
     """Raise UsageError if the path exists and is not a folder."""
     if out.exists() and not out.is_dir():
@@ -212,16 +224,20 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
         raise type(error)(str(error).replace("allow_code=True", "--allow-code")) from None
 
 
-def generator_of(model: str, endpoint: str | None) -> Any:
+def generator_of(model: str, endpoint: str | None, dtype: str | None = None) -> Any:
     """Return the generator to wrap: the name of a model, or an endpoint.
 
     Raises
     ------
     UsageError
-        If an endpoint is given without the name of a model.
+        If an endpoint is given without the name of a model, or with a data type, or if the data type is unknown.
     """
+    if dtype is not None and dtype not in _DTYPES:
+        raise UsageError(f"--dtype {dtype!r} is not one of {', '.join(_DTYPES)}{nearest(dtype, _DTYPES)}")
     if endpoint is None:
         return model
+    if dtype is not None:
+        raise UsageError("--dtype does not work with --endpoint, whose server has loaded the model; leave it out")
     if model == "local":
         raise UsageError("--endpoint needs --model, the model's name on the server")
     from guardwrap.backends.endpoint.server import Endpoint

@@ -35,6 +35,8 @@ class Recipe:
         Whether plain prompts become user messages.
     settings
         Settings of the run to write to the records.
+    dtype
+        Data type in which the model computes; None for that of its stored weights.
     """
 
     generator: Any
@@ -43,6 +45,7 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
     chat: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str | None = None
 
     def made(self) -> Any:
         """Create the ``GuardedGenerator``, and test the options, so that their errors are not attributed to a row.
@@ -58,6 +61,10 @@ class Recipe:
         keep_freed_memory()
         quieten_transformers()
         guarded = GuardedGenerator(self.generator, self.constraints, **self.wrapper)
+        if self.dtype is not None:
+            import torch
+
+            guarded.model.to(getattr(torch, self.dtype))
         if guarded.session.file.fields:  # each row has other values
             guarded.session.job({**self.options, "constraint_each": ()})
         else:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from guardwrap.cli.check_files import ExpectedText, constraint_files, is_several, texts_to_check
+from guardwrap.cli.check_files import (
+    ExpectedText,
+    constraint_files,
+    is_several,
+    require_rules,
+    texts_for,
+    texts_to_check,
+)
 from guardwrap.errors import PromptError
 
 
@@ -44,6 +51,7 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
     plain.write_text('{"text": "a"}\n\n')
     lines = ['"a\\nb"', '{"text": "c", "expected": "pass"}', '{"text": "d", "expected": "fail", "context": 1}']
     lines += ['{"text": "e", "expected": false}', '{"message": {"content": "f"}, "expected": "fail"}']
+    lines += ['{"text": "g", "rule": "tea.yaml", "role": "user"}']
     rows.write_text("\n".join(lines))
     assert texts_to_check(["x"], [str(plain), str(rows)]) == [
         ExpectedText("x"),
@@ -54,7 +62,44 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
         ExpectedText("d", False),
         ExpectedText("e", False),
         ExpectedText({"content": "f"}, False),
+        ExpectedText("g", rule="tea.yaml"),
     ]
+    assert [text.where for text in texts_to_check(["x"], [str(plain)])] == ["--text", f"{plain}:1", f"{plain}:2"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "files"),
+    [
+        (None, ["a/tea.yaml", "b/tea.yml", "b/coffee.yaml", "catalogue:tea"]),
+        ("tea", ["a/tea.yaml", "b/tea.yml", "catalogue:tea"]),
+        ("tea.yaml", ["a/tea.yaml"]),
+        ("./b/tea", ["b/tea.yml"]),
+        ("catalogue:tea", ["a/tea.yaml", "b/tea.yml", "catalogue:tea"]),
+        ("b/coffee.yaml", ["b/coffee.yaml"]),
+    ],
+)
+def test_a_rule_is_the_end_of_a_path(rule, files):
+    names = ["a/tea.yaml", "b/tea.yml", "b/coffee.yaml", "catalogue:tea"]
+    texts = [ExpectedText("x", rule=rule)]
+    require_rules(texts, names)
+    assert [name for name in names if texts_for(name, texts)] == files
+
+
+@pytest.mark.parametrize(
+    ("rule", "meant"),
+    [
+        ("tee", " (did you mean 'tea'?)"),
+        ("cofee.yaml", " (did you mean 'coffee.yaml'?)"),
+        ("c/tea.yaml", " (did you mean 'a/tea.yaml'?)"),
+        ("ea.yaml", " (did you mean 'tea.yaml'?)"),
+        ("zzz", ""),
+    ],
+)
+def test_a_rule_that_is_no_file_is_an_error(rule, meant):
+    texts = [ExpectedText("x"), ExpectedText("y", rule=rule, where="texts.jsonl:2")]
+    with pytest.raises(PromptError) as caught:
+        require_rules(texts, [".", "a/tea.yaml", "b/coffee.yaml"])
+    assert str(caught.value) == f'texts.jsonl:2: "rule" names no file that is checked: {rule!r}{meant}'
 
 
 @pytest.mark.parametrize(
@@ -68,6 +113,9 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
         ('{"text": "a", "expected": "maybe"}', '"expected" must be "pass" or "fail"'),
         ('{"text": "a", "expected": 1}', '"expected" must be "pass" or "fail"'),
         ('{"text": "a", "expect": "fail"}', "unknown field 'expect' (did you mean 'expected'?)"),
+        ('{"text": "a", "rules": "b.yaml"}', "unknown field 'rules' (did you mean 'rule'?)"),
+        ('{"text": "a", "rule": ["b.yaml"]}', '"rule" must be the name of a constraint file'),
+        ('{"text": "a", "rule": ""}', '"rule" must be the name of a constraint file'),
         ('{"text": "\\ud800"}', "surrogate"),
         ('{"message": "a"}', "message: must be a mapping of fields"),
         ('{"message": {"contents": "a"}}', "unknown field 'contents' (did you mean 'content'?)"),

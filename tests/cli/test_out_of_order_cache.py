@@ -80,7 +80,7 @@ def given_up(model: str, options: tuple[Any, ...], drawn: Drawn) -> Drawn:
     assert told.exit_code == 130
     drawn.most = None
     assert told.stderr == (
-        "guardwrap: interrupted: 1 of 6 prompts are in out.jsonl, and 4 waiting for a slow one (in.jsonl:2) in "
+        "guardwrap: interrupted: 1 of 6 prompts is in out.jsonl, and 4 waiting for a slow one (in.jsonl:2) in "
         "out.jsonl.ahead; continue with the same command and --resume\n"
     )
     return drawn
@@ -175,7 +175,7 @@ def test_an_error_keeps_what_is_ready_too(model: str, options: tuple[Any, ...], 
     drawn.most, drawn.error = 5, ModelError("lost")
     told = generate(model, *options, "-o", OUT, "--seed", 1)
     assert_one_line(
-        told, "lost; 1 of 6 prompts are in out.jsonl, and 4 waiting for a slow one (in.jsonl:2) in out.jsonl.ahead"
+        told, "lost; 1 of 6 prompts is in out.jsonl, and 4 waiting for a slow one (in.jsonl:2) in out.jsonl.ahead"
     )
 
 

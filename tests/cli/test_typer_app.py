@@ -5,6 +5,7 @@ Covers ``environment/process.py`` too.
 
 import os
 import platform
+import re
 import subprocess
 from typing import Any
 
@@ -33,6 +34,19 @@ def test_every_option_is_documented(command):
     assert result.exit_code == 0
     undocumented = [p.name for p in _command(command).params if p.name != "help" and not getattr(p, "help", None)]
     assert not undocumented
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS, "serve", "init", "doctor"])
+def test_help_shows_flags_without_the_type_of_a_value(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    args = ["--help"] if command is None else [command, "--help"]
+    first = run(*args).stdout
+    assert "<bool>" not in first
+    assert re.search(r"--help +-h +Show this message", first), first
+    verbose = [line for line in first.splitlines() if " --verbose " in line]
+    assert all(re.search(r"-v +Log to stderr", line) for line in verbose)
+    if command == "generate":
+        assert re.search(r"--model +-m +<str> ", first), "options with a value keep its type"
 
 
 def _command(name):

@@ -54,6 +54,11 @@ def test_rows_without_ids_get_the_texts_of_a_call(worker, model):
     assert texts(worker, given[4:], given[:4]) == {n: list(each.texts) for n, each in enumerate(found)}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_model_of_a_worker_computes_in_the_type_of_the_run(model, dtype):
+    assert str(recipe(model, dtype=dtype).made().model.dtype) == f"torch.{dtype}"
+
+
 class ByBlock(Worker):
     """Deliberate fault: the random stream of a row is its position in its block."""
 

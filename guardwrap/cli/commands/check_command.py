@@ -11,7 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.check_files import ExpectedText, constraint_files, is_several, texts_to_check
+from guardwrap.cli.check_files import (
+    ExpectedText,
+    constraint_files,
+    is_several,
+    require_rules,
+    texts_for,
+    texts_to_check,
+)
 from guardwrap.cli.shared import AllowCode, fail, in_one_line, read_constraints
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
@@ -27,7 +34,7 @@ from guardwrap.constraints.kinds.keyword_notes import unlikely_words
 from guardwrap.constraints.views import message_part
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import quieten_transformers
-from guardwrap.errors import ForeignFile, GuardwrapError, UsageError, quoted
+from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.messages.written_message import written_message
 from guardwrap.outcomes import Draw
 
@@ -65,7 +72,7 @@ class CheckedText:
             "expected": self.expected,
             "accepted": self.explanation.accepted,
             "failed": [each.part for each in rejections],
-            "reasons": [each.detail for each in rejections],
+            "reasons": [each.detail for each in rejections if each.detail],
         }
 
 
@@ -78,11 +85,13 @@ class CheckedFile:
     name
         The path, or ``catalogue:NAME``.
     file
-        The contents; None if they are invalid.
+        The contents; None if they are invalid, or if a text cannot be checked with them.
     examples, texts
         The file's own examples, and the texts of the command line.
     error
-        Why the file is invalid; None if it is valid.
+        Why the file is invalid, or why a text cannot be checked with it; None otherwise.
+    is_valid
+        Whether the error, if any, is not in the file but in a text.
     """
 
     name: str
@@ -90,6 +99,7 @@ class CheckedFile:
     examples: tuple[CheckedText, ...] = ()
     texts: tuple[CheckedText, ...] = ()
     error: str | None = None
+    is_valid: bool = True
 
     @property
     def code(self) -> int:
@@ -133,7 +143,8 @@ def check(
             "-f",
             metavar="PATH",
             help='A file with one text per line; - is stdin. In a .jsonl file, each line is a string or {"text": ..., '
-            '"expected": "pass" or "fail"}, or has "message": {"content": ...} instead. May be repeated.',
+            '"expected": "pass" or "fail"}, or has "message": {"content": ...} instead; "rule": "NAME.yaml" checks it '
+            "with this file only. May be repeated.",
         ),
     ] = None,
     as_json: Annotated[
@@ -147,17 +158,21 @@ def check(
 ) -> None:
     """Validate constraint files, run their examples and check texts.
 
-    Every text is checked with every file, as a complete, finished answer. Exit code 0: all examples and texts are as
-    expected; 1: some are not; 2: a file is invalid. All files are checked, and the highest code counts.
+    Every text is checked with every file, or with its "rule", as a complete, finished answer. Exit code 0: all examples
+    and texts are as expected; 1: some are not; 2: a file is invalid, or a text cannot be checked. All files are
+    checked, and the highest code counts.
     """
     several = is_several(targets)
     user_texts = texts_to_check(texts or [], from_files or [])
+    files = list(constraint_files(targets))
+    require_rules(user_texts, [name for name, _ in files])
     results: list[CheckedFile] = []
-    for name, missing in constraint_files(targets):
+    for name, missing in files:
         if missing is not None:
-            result = CheckedFile(name, error=str(missing))
+            result = CheckedFile(name, error=str(missing), is_valid=False)
         else:
-            result = _checked(name, user_texts, digest=digest, allow_code=allow_code, listed=several)
+            its_texts = texts_for(name, user_texts)
+            result = _checked(name, its_texts, digest=digest, allow_code=allow_code, listed=several)
         results.append(result)
         if result.error is not None:
             fail(result.error, INVALID)
@@ -188,7 +203,8 @@ def _checked(
     except GuardwrapError as error:
         message = str(error) if name in str(error) else f"{name}: {error}"
         way_out = "; keep other YAML files out of the folder, or name the constraint files" if listed else ""
-        return CheckedFile(name, error=f"{message}{way_out if isinstance(error, ForeignFile) else ''}")
+        message = f"{message}{way_out if isinstance(error, ForeignFile) else ''}"
+        return CheckedFile(name, error=message, is_valid=isinstance(error, PromptError))
 
 
 def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedText]) -> CheckedFile:
@@ -222,11 +238,20 @@ def check_texts(constraint: Constraint, texts: Sequence[ExpectedText]) -> list[C
         The constraint.
     texts
         Finished texts, and whether each should be accepted.
+
+    Raises
+    ------
+    UsageError
+        If a rule judges a part of messages and a text is no message; ``PromptError``, which names the text's line, if
+        the text is not an example of the file.
     """
     draws = [_draw(item.text) for item in texts]
     part = _message_part(constraint)
-    if part is not None and any(draw.parts is None for draw in draws):
-        raise UsageError(_MESSAGES.format(part))
+    for item, draw in zip(texts, draws, strict=True):
+        if part is not None and draw.parts is None:
+            if item.where:
+                raise PromptError(_NO_MESSAGE.format(part, item.where))
+            raise UsageError(_MESSAGES.format(part))
     explanations = explain_draws(constraint, draws, tokens_known=False)
     return [CheckedText(item.expected, each) for item, each in zip(texts, explanations, strict=True)]
 
@@ -244,10 +269,16 @@ def _message_part(constraint: Constraint) -> str | None:
     return next((part for part in parts if part is not None), None)
 
 
+_A_MESSAGE = (
+    '{{"message": {{"content": "...", "reasoning": "...", "tool_calls": [{{"name": "...", "arguments": {{}}}}]}}}}'
+)
 _MESSAGES = (
-    "a rule judges a part of messages ({}), and a text is no message: give messages, under examples: or as lines of a "
-    '.jsonl file for --file, such as {{"message": {{"content": "...", "reasoning": "...", "tool_calls": [{{"name": '
-    '"...", "arguments": {{}}}}]}}}}'
+    "a rule judges a part of messages ({}), and a text under examples: is no message: give messages there, such as "
+    f"{_A_MESSAGE}"
+)
+_NO_MESSAGE = (
+    "a rule judges a part of messages ({}), and the text of {} is no message: in a .jsonl file for --file, give "
+    f'"rule" with the file that the text is for, or a message instead of the text: {_A_MESSAGE}'
 )
 
 
@@ -331,11 +362,16 @@ def _print_json(results: Sequence[CheckedFile], *, several: bool) -> None:
 
 
 def _print_summary(results: Sequence[CheckedFile]) -> None:
-    codes = Counter(result.code for result in results)
-    words = {0: "as expected", UNEXPECTED: "with unexpected results", INVALID: "invalid"}
-    counts = ", ".join(f"{codes[code]} {word}" for code, word in words.items() if codes[code])
+    kinds = Counter((result.code, result.is_valid) for result in results)
+    words = {
+        (0, True): "as expected",
+        (UNEXPECTED, True): "with unexpected results",
+        (INVALID, True): "with a text that is no message",
+        (INVALID, False): "invalid",
+    }
+    counts = ", ".join(f"{kinds[kind]} {word}" for kind, word in words.items() if kinds[kind])
     files = f"{len(results)} file{'s' * (len(results) != 1)}"
-    typer.secho(f"{files}: {counts}", fg="green" if set(codes) == {0} else "red")
+    typer.secho(f"{files}: {counts}", fg="green" if set(kinds) == {(0, True)} else "red")
 
 
 def _verdict(item: CheckedText) -> str:

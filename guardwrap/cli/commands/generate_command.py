@@ -51,6 +51,7 @@ from guardwrap.cli.shared import (
     Adapter,
     AllowCode,
     Constraints,
+    Dtype,
     Masked,
     Model,
     NoProposal,
@@ -68,6 +69,7 @@ from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
 
@@ -85,6 +87,7 @@ def generate(
     parquet: Parquet = None,
     chat: Chat = False,
     model: Model = "local",
+    dtype: Dtype = None,
     endpoint: Server = None,
     sampler: SamplerName = None,
     proposal: Proposal = None,
@@ -128,9 +131,11 @@ def generate(
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
     limits = known({**limits, "max_seconds": max_seconds, "timeout": timeout})
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+    computing = {"batch_size": batch_size, "cache": cache, "deterministic": deterministic}
     request = read_request(
         read_constraints(constraints, allow_code=allow_code),
         model=model,
+        dtype=dtype,
         endpoint=endpoint,
         sampler=sampler,
         limits=limits,
@@ -141,16 +146,13 @@ def generate(
         no_proposal=no_proposal,
         repair=repair,
         generation=known(generation),
-        batch_size=batch_size,
-        cache=cache,
-        deterministic=deterministic,
+        **computing,
         count=count,
         chat=chat,
         seed=seed,
     )
-    source = _of_request(
-        prompt_source_of(prompts or [], file, jsonl, parquet), request, limits if retry_failed else None
-    )
+    prompt_source = prompt_source_of(prompts or [], file, jsonl, parquet)
+    source = _of_request(prompt_source, request, limits if retry_failed else None)
     results = OutputOptions(output, resume, overwrite, retry_failed, quiet, show_rejected)
     if ray is not None:
         _write_with_workers(request, source, results, timeout, address=ray, workers=workers, gpus=worker_gpus)
@@ -211,7 +213,7 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
 
     @cache
     def guarded() -> GuardedGenerator:
-        return load_generator(request.generator, request.constraints, **request.wrapper)
+        return load_generator(request.generator, request.constraints, dtype=request.dtype, **request.wrapper)
 
     shown: dict[str, Any] = {"quiet": results.quiet, "show_rejected": results.show_rejected}
     retry = None
@@ -231,6 +233,11 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
         _go(run, guarded, {**request.options, "seed": seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
+    if request.cache is not None and not results.quiet:
+        runs = [run] if retry is None else [retry, run]
+        cached = sum(each.cached for each in runs)
+        some_of_all = counted_of(cached, cached + sum(each.drawn for each in runs), "prompt")
+        typer.echo(f"guardwrap: {some_of_all} came from the cache {request.cache}", err=True)
     if run.short:
         is_file = output is not None
         end = missing_texts(run.short, run.done, "prompts", run.advice, kept=is_file, seed=request.seed)

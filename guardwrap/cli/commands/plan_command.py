@@ -38,6 +38,7 @@ from guardwrap.cli.shared import (
     Adapter,
     AllowCode,
     Constraints,
+    Dtype,
     Masked,
     Model,
     NoProposal,
@@ -98,6 +99,7 @@ def plan(
     jsonl: JSONLines = None,
     chat: Chat = False,
     model: Model = "local",
+    dtype: Dtype = None,
     endpoint: Server = None,
     sampler: _Sampler = None,
     proposal: Proposal = None,
@@ -153,10 +155,10 @@ def plan(
         none=no_proposal,
         served=served,
     )
-    generator = generator_of(model, endpoint)
+    generator = generator_of(model, endpoint, dtype)
     wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
     options = known({**generation, "seed": seed, "sampler": named})
-    guarded = load_generator(generator, constraint_file, **wrapper)
+    guarded = load_generator(generator, constraint_file, dtype=dtype, **wrapper)
     limits = {"pilot": pilot, "max_seconds": plan_seconds}
     result = _plan(guarded, tried, chat=chat, **limits, num_return_sequences=count, **options)
     drawn_by = {"--proposal": proposal, "--adapter": adapter, "--masked": masked or None, "--twisted": twisted or None}

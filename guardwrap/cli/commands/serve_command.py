@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guardwrap.cli.shared import AllowCode, Verbose, known, load_generator
+from guardwrap.cli.shared import AllowCode, Dtype, Verbose, known, load_generator
 from guardwrap.cli.signals import ends_at_once, terminated_at_once
 from guardwrap.errors import UsageError
 
@@ -50,7 +50,7 @@ def serve(
     adapter: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Draw attempts from this adapter (folder or Hub id).")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the model: float32, bfloat16 or float16.")] = None,
+    dtype: Dtype = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default: 127.0.0.1.")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: 8000; 0: any free one.")

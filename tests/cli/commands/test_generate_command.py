@@ -712,7 +712,7 @@ def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_pat
     done = len(records(written))
     assert done >= 5
     assert len(stderr.splitlines()) == 1
-    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts are in out\.jsonl[;,].*--resume", stderr))
+    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts (?:is|are) in out\.jsonl[;,].*--resume", stderr))
     assert said in (done, done - 1)
     # An uninterrupted run would have started with the same lines.
     (tmp_path / "few.txt").write_text("some prompt\n" * done)
@@ -774,6 +774,12 @@ def test_a_run_that_was_made_before_is_answered_from_a_file(model, has_a, tmp_pa
     assert [each["texts"] for each in first] == [each["texts"] for each in second]
     for lines, expected in ((first, False), (second, True), (other, False)):
         assert [each["report"]["cached"] for each in lines] == [expected] * 2
+    mixed = generate(model, "ef", *options)
+    assert f"guardwrap: 0 of 3 prompts came from the cache {tmp_path}" in mixed.stderr, "other places among the prompts"
+    mixed = generate(model, *options, "ef")
+    assert f"guardwrap: 2 of 3 prompts came from the cache {tmp_path}" in mixed.stderr
+    assert "cache" not in generate(model, *options, "--quiet").stderr
+    assert "cache" not in generate(model, "ab", "-c", has_a, "--seed", 1).stderr
     result = generate(model, "ab", "-c", has_a, "--cache", tmp_path / "answers.sqlite")
     assert_one_line(result, "--cache needs --seed")
     rows = tmp_path / "rows.jsonl"
