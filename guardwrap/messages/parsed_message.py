@@ -45,7 +45,7 @@ def parsed_note(constraint: Constraint, parser: str) -> str:
     Parameters
     ----------
     constraint
-        The constraint of the call.
+        The constraint that texts must satisfy.
     parser
         What parsed the answers, in words.
     """

@@ -206,7 +206,9 @@ def test_ctrl_c_keeps_what_was_drawn_again(model, some_failed, monkeypatch):
     result = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000)
     assert result.exit_code == 130
     # All that had finished by then, also those that waited for the second prompt.
-    (said,) = re.findall(rf"(\d) of {len(failed)} prompts (?:was|were) retried and (?:is|are) in out.jsonl", result.stderr)
+    (said,) = re.findall(
+        rf"(\d) of {len(failed)} prompts (?:was|were) retried and (?:is|are) in out.jsonl", result.stderr
+    )
     now = Path("out.jsonl").read_text().splitlines(keepends=True)
     changed = [number for number, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
     assert len(changed) == int(said)

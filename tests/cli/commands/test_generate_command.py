@@ -347,10 +347,10 @@ def test_what_was_done_before_a_bad_prompt_is_kept(model, has_a, tmp_path):
     result = generate(
         model, "--jsonl", "-", "-c", has_a, "-o", "out.jsonl", "--seed", 1, "--batch-size", 1, stdin=stdin
     )
-    assert_one_line(result, "stdin:10", "not JSON", "prompts are in out.jsonl", "--resume")
+    assert_one_line(result, "stdin:10", "not JSON", " in out.jsonl", "--resume")
     kept = records((tmp_path / "out.jsonl").read_text())
     assert 0 < len(kept) <= 9
-    assert f"{len(kept)} prompts are in" in result.stderr
+    assert re.search(rf"{len(kept)} prompts? (is|are) in", result.stderr)
 
 
 def test_settings_that_cannot_work_leave_an_old_output_alone(model, has_a, tmp_path):
