@@ -270,9 +270,9 @@ def test_what_was_found_of_the_model_holds_for_the_adapter_in_its_weights(
     world, tried = world_of(), []
     tested = mode_selection._tested
 
-    def noted(model: Any) -> Any:
+    def noted(model: Any, *kinds: Any) -> Any:
         tried.append(model)
-        return tested(model)
+        return tested(model, *kinds)
 
     monkeypatch.setattr(mode_selection, "_tested", noted)
     guarded = guarded_of(world, folder)
