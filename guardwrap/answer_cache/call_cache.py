@@ -53,7 +53,7 @@ class CallCache:
     file: AnswerFile
     context: Mapping[str, Any]
     refused: str | None = None
-    _new: deque[tuple[str, str]] = field(default_factory=deque)
+    _new: deque[tuple[str, str]] = field(default_factory=deque, init=False, repr=False)
 
     def answered(self, request: Request) -> Request:
         """Return a request with its outcome from the file, or one whose outcome is kept."""
