@@ -41,9 +41,10 @@ def cache_of(
 def _context(call: Call, models: Sequence[Any], options: Sequence[Any]) -> dict[str, Any]:
     if not call.causal:
         raise NotCached("only texts of causal language models are")
+    digests = {id(model): model_digest(model) for model in models}  # usually one model, twice
     return {
         "versions": {name: version(name) for name in ("guardwrap", "torch", "transformers")},
-        "models": [[model_digest(model), model.device.type] for model in models],
+        "models": [[digests[id(model)], model.device.type] for model in models],
         "tokenizer": tokenizer_digest(call.pipe.tokenizer),
         "reading": sorted(call.reading.items()),
         "parts": [call.parses, call.trims, call.reads_parts, call.family],

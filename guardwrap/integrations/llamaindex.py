@@ -117,9 +117,8 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
         """Reply to a chat. ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are as in ``chat_with_tools``."""
         if not self.metadata.is_chat_model:
             reply: ChatResponse = super().chat(messages, **kwargs)
-            reply.additional_kwargs.update(
-                reply.message.additional_kwargs
-            )  # LlamaIndex puts the usage into the message
+            # LlamaIndex puts the usage into the message.
+            reply.additional_kwargs.update(reply.message.additional_kwargs)
             return reply
         outcome = self._one(_chat(messages), kwargs)
         return ChatResponse(message=_reply(reply_messages(outcome)[0]), **_details(outcome))

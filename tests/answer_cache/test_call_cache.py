@@ -441,7 +441,6 @@ def test_order_and_other_callers(world: World, path: Path) -> None:
 
 
 def test_values_are_parsed(world: World, path: Path) -> None:
-    guarded = wrapped(world, path, rule=JSONSchema({}), budget=Budget(max_attempts=100_000))
     rule: Constraint = JSONSchema({"enum": ["a", 1, True]})
     world = llama_world(letters='"a1true', max_new_tokens=4)
     guarded = wrapped(world, path, rule=rule)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import pickle
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,18 @@ SECONDS = 20.0
 RULE = Keyword("ab", whole_words=False)
 
 
+async def ended(slow: Any, quick: Any, begun: threading.Event, released: threading.Event) -> tuple[bool, bool]:
+    """Make a call, and another one once it has begun; return whether each has ended before the first is released."""
+    first = asyncio.create_task(slow())
+    await asyncio.to_thread(begun.wait, SECONDS)
+    second = asyncio.create_task(quick())
+    await asyncio.wait({second}, timeout=3)
+    done = first.done(), second.done()
+    released.set()
+    await asyncio.gather(first, second)
+    return done
+
+
 def both(monkeypatch: pytest.MonkeyPatch, first: GuardedGenerator, second: GuardedGenerator) -> tuple[bool, bool]:
     """Call two wrappers while the first one's twist does not end to learn; return whether each call has ended."""
     begun, released, learn = threading.Event(), threading.Event(), Job._learned
@@ -31,17 +44,7 @@ def both(monkeypatch: pytest.MonkeyPatch, first: GuardedGenerator, second: Guard
 
     monkeypatch.setattr(Job, "_learned", slowly)
 
-    async def run() -> tuple[bool, bool]:
-        slow = asyncio.create_task(first.arun(["a"], seed=1))
-        await asyncio.to_thread(begun.wait, SECONDS)
-        quick = asyncio.create_task(second.arun(["a"], seed=1))
-        await asyncio.wait({quick}, timeout=3)
-        ended = slow.done(), quick.done()
-        released.set()
-        await asyncio.gather(slow, quick)
-        return ended
-
-    return asyncio.run(run())
+    return asyncio.run(ended(partial(first.arun, ["a"], seed=1), partial(second.arun, ["a"], seed=1), begun, released))
 
 
 def test_a_wrapper_that_learns_delays_no_other_one(monkeypatch):
@@ -68,17 +71,9 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
 
     monkeypatch.setattr("guardwrap.generator.with_choice", slowly)
 
-    async def run() -> tuple[bool, bool]:
-        slow = asyncio.create_task(guarded.arun(["a"], seed=1))
-        await asyncio.to_thread(begun.wait, SECONDS)
-        quick = asyncio.create_task(guarded.arun(["a"], seed=2))
-        await asyncio.wait({quick}, timeout=3)
-        ended = slow.done(), quick.done()
-        released.set()
-        await asyncio.gather(slow, quick)
-        return ended
-
-    return asyncio.run(run())
+    return asyncio.run(
+        ended(partial(guarded.arun, ["a"], seed=1), partial(guarded.arun, ["a"], seed=2), begun, released)
+    )
 
 
 def test_a_long_plan_delays_no_short_one(monkeypatch):

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from guardwrap.backends.refill.row_states import Ids
+from guardwrap.backends.refill.row_states import Ids, fresh_cache, run_model
 from guardwrap.backends.refill.slot_layers import has_states
 
-__all__ = ["Pages", "Prefix", "Recent"]
+__all__ = ["Pages", "Prefix", "Recent", "computed_prompt"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,14 @@ class Prefix:
             pages.append(prefix.page)
             prefix = prefix.parent
         return prefix, pages[::-1]
+
+
+def computed_prompt(model: Any, ids: Ids) -> Prefix:
+    """Compute a prompt in one pass of the model, alone, so that its states depend on nothing else."""
+    row = torch.tensor([ids], device=model.device)
+    mask, past = torch.ones_like(row), fresh_cache(model)
+    logits = run_model(model, row, mask, mask.cumsum(-1) - 1, past)
+    return Prefix(len(ids), past.layers, logits=logits)
 
 
 class Pages:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from guardwrap.backends.refill.prompt_tree import Prefix, Recent
+from guardwrap.backends.refill.prompt_tree import Prefix, Recent, computed_prompt
 from guardwrap.backends.refill.row_states import Ids, Plain, fresh_cache, run_model
 
 __all__ = ["Separate", "SeparatePlain"]
@@ -68,9 +68,7 @@ class Separate:
     def _prompt(self, ids: Ids) -> Prefix:
         prefix = self._prompts.take(ids)
         if prefix is None:
-            past = fresh_cache(self._model)
-            logits = self._computed(torch.tensor([ids], device=self._model.device), 0, past)
-            prefix = Prefix(len(ids), past.layers, logits=logits)
+            prefix = computed_prompt(self._model, ids)
             self._prompts.put(ids, prefix)
         return prefix
 

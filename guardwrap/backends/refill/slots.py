@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from guardwrap.backends.refill.prompt_tree import Pages, Prefix, Recent
+from guardwrap.backends.refill.prompt_tree import Pages, Prefix, Recent, computed_prompt
 from guardwrap.backends.refill.row_states import Ids, fresh_cache, run_model
 from guardwrap.backends.refill.slot_layers import Columns, Index, PromptIndex, SlotLayer, SlotStates, slot_layer
 from guardwrap.environment.transformers_internals import LinearAttentionLayer
@@ -142,15 +142,11 @@ class Slots:
     def _prompt(self, ids: Ids) -> Prefix:
         prefix = self._prompts.take(ids)
         if prefix is None:
-            row = torch.tensor([ids], device=self._model.device)
-            mask = torch.ones_like(row)
-            past = fresh_cache(self._model)
-            logits = run_model(self._model, row, mask, mask.cumsum(-1) - 1, past)
-            prefix = Prefix(len(ids), past.layers, logits=logits)
+            prefix = computed_prompt(self._model, ids)
             if (gone := self._prompts.put(ids, prefix)) is not None:
                 self._prefixes.drop(gone)
             if self._past is None:
-                self._past = Cache(layers=[slot_layer(layer, self._columns) for layer in past.layers])
+                self._past = Cache(layers=[slot_layer(layer, self._columns) for layer in prefix.layers])
                 each = sum(layer.page_bytes for layer in self._slot_layers())
                 self._prefixes.capacity = min(max(LEAST, self._memory // max(each, 1)), MOST)
         return prefix
