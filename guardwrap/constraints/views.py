@@ -19,6 +19,7 @@ __all__ = [
     "NO_MESSAGE",
     "PLAIN_TEXT",
     "View",
+    "judged_part",
     "message_part",
     "paragraphs",
     "read_view",
@@ -127,6 +128,12 @@ def message_part(on: View) -> str | None:
     """Return the part of a message that a view selects, or None if it selects something else."""
     name = on.message if isinstance(on, Part) else on
     return name if name in text_parts.MESSAGE else None
+
+
+def judged_part(rule: Any) -> str | None:
+    """Return the part of a message that a constraint itself, apart from its parts, judges; None for texts."""
+    part: str | None = message_part(rule.on) if hasattr(rule, "on") else getattr(rule, "reads_message", None)
+    return part
 
 
 def _of_message(draw: Draw, part: str) -> list[str] | None:

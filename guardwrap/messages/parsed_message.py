@@ -11,7 +11,7 @@ from typing import Any
 
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.message_monitor import THOUGHTS
-from guardwrap.constraints.views import message_part
+from guardwrap.constraints.views import judged_part
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
 from guardwrap.messages.regions import json_text
@@ -50,8 +50,7 @@ def parsed_note(constraint: Constraint, parser: str) -> str:
         What parsed the answers, in words.
     """
     rules = [part for part in walk(constraint) if len([*walk(part)]) == 1]
-    named = [message_part(rule.on) if hasattr(rule, "on") else getattr(rule, "reads_message", None) for rule in rules]
-    return _PARSED.format(parser, _WHOLE if None in named else _PARTS)
+    return _PARSED.format(parser, _PARTS if all(map(judged_part, rules)) else _WHOLE)
 
 
 def has_template(tokenizer: Any) -> bool:

@@ -18,7 +18,7 @@ from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_f
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.template import fill, require_filled
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.views import message_part
+from guardwrap.constraints.views import judged_part
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
@@ -397,9 +397,5 @@ def part_asked(asked: RequestOptions, each: Iterable[RequestOptions] | None = No
         The options of each prompt. They are looked at only if they are a tuple: others are read one by one later.
     """
     every = [asked, *(each if isinstance(each, tuple) else ())]
-    parts = (
-        message_part(part.on) if hasattr(part, "on") else getattr(part, "reads_message", None)
-        for options in every
-        for part in walk(options.constraint)
-    )
+    parts = (judged_part(part) for options in every for part in walk(options.constraint))
     return next((part for part in parts if part is not None), None)

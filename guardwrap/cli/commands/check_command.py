@@ -31,7 +31,7 @@ from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
-from guardwrap.constraints.views import message_part
+from guardwrap.constraints.views import judged_part
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, quoted
@@ -262,11 +262,7 @@ def _draw(example: str | Mapping[str, Any]) -> Draw:
 
 def _message_part(constraint: Constraint) -> str | None:
     """Return a part of messages that a rule judges; None if all judge texts."""
-    parts = (
-        message_part(part.on) if hasattr(part, "on") else getattr(part, "reads_message", None)
-        for part in walk(constraint)
-    )
-    return next((part for part in parts if part is not None), None)
+    return next((part for part in map(judged_part, walk(constraint)) if part is not None), None)
 
 
 _A_MESSAGE = (
