@@ -3,7 +3,7 @@
     python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
     python benchmarks/rare.py costs --model PATH --bank FOLDER --out rare-costs.jsonl
-    python benchmarks/rare.py strengths --model PATH --bank FOLDER --out rare-strengths.jsonl
+    python benchmarks/rare.py learning --model PATH --bank FOLDER --out rare-learning.jsonl
     python benchmarks/rare.py paper --model PATH --bank FOLDER --out rare-paper.jsonl
     python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
@@ -11,7 +11,8 @@
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
-of the exact draws, for several shares of the model itself in each step, and ``strengths`` for several powers of ψ.
+of the exact draws, for several shares of the model itself in each step. ``learning`` does so for several powers of ψ,
+numbers of attempts to learn from and seeds of these, as two twists of a word may differ much.
 ``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
 with training. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the
 word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a
@@ -25,7 +26,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,12 +38,13 @@ import transformers
 from scipy import stats
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
-from guardwrap.session.twisting import Twists
-from guardwrap.twists.twist import Twist
+from guardwrap.session.twisting import TwistedConstraint, Twists
+from guardwrap.twists.twist import Defaults, Twist
 
 TOKENS = 30
 ROWS = 512
 TEXTS = 64
+PAPER_LEARNS = 384
 MOST_EXACT = 120
 WORDS = ("night", "birds", "river", "king", "castle", "robot", "dragon", "carrots", "trucks", "butterflies")
 SETTINGS: dict[str, Any] = {
@@ -52,11 +54,9 @@ SETTINGS: dict[str, Any] = {
     "top_p": 1.0,
     "max_new_tokens": TOKENS,
 }
-CHANGES: dict[str, dict[str, dict[str, Any]]] = {
-    "costs": {str(share): {"model_share": share} for share in (0.0, 0.2, 0.4, 0.6)},
-    "strengths": {str(strength): {"strength": strength} for strength in (0.5, 0.65, 0.8, 1.0)},
-}
-"""What ``costs`` and ``strengths`` change of a twist."""
+SHARES = (0.0, 0.2, 0.4, 0.6)
+STRENGTHS = (0.5, 0.65, 0.8)
+ATTEMPTS = (384, 768, 1536)
 LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
 
 
@@ -144,15 +144,19 @@ def measure_words(path: str, bank: Sequence[str], words: Sequence[str], out: Pat
 
 
 def learned(guarded: GuardedGenerator, seed: int) -> Twist:
-    """Return the twist of a wrapper, after it has learned."""
+    """Return the twist of a wrapper, after it has learned from attempts with a seed."""
     twists: list[Twist] = []
-    make = Twists.twist
+    make, learn = Twists.twist, TwistedConstraint.learn
 
     def kept(self: Twists, prompt: Any) -> Twist:
         twists.append(make(self, prompt))
         return twists[-1]
 
-    with mock.patch.object(Twists, "twist", kept):
+    def seeded(self: TwistedConstraint, prompts: Any, attempts: Any) -> Any:
+        return learn(self, prompts, lambda some, its, count, its_seed: attempts(some, its, count, its_seed + shift))
+
+    shift = 100_000 * seed  # the seeds of rounds are the attempts before them
+    with mock.patch.object(Twists, "twist", kept), mock.patch.object(TwistedConstraint, "learn", seeded):
         guarded.attempts("", 1, seed=seed, **SETTINGS)
     return twists[0]
 
@@ -191,33 +195,54 @@ def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> flo
     return float(1 / (share * ratio(high).mean()))
 
 
-def measure_costs(
-    path: str, folder: Path, words: Sequence[str], out: Path, seed: int, changes: Mapping[str, dict[str, Any]]
-) -> None:
-    """Write a line for each word that has none in the file: what QRS costs by the twist's weights of exact draws.
-
-    ``changes`` has the fields of the twist to change, by their names in the line.
-    """
+def exact_draws(path: str, folder: Path, word: str) -> tuple[Any, Any, list[list[int]], float]:
+    """Return the model, its tokenizer, the draws of g for a word, and Z."""
     model, tokenizer = load(path)
     rows = rows_of(folder)
-    bank = texts_of(tokenizer, rows)
+    exact = [row for row, text in zip(rows, texts_of(tokenizer, rows), strict=True) if has(word, text)]
+    ends = [ended(row, tokenizer.eos_token_id) for row in exact[:MOST_EXACT]]
+    return model, tokenizer, ends, len(exact) / len(rows)
+
+
+def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
+    """Write a line for each word that has none in the file: what QRS costs with several shares of the model."""
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
-        exact = [row for row, text in zip(rows, bank, strict=True) if has(word, text)]
-        if word in finished or not exact:
+        if word in finished:
             continue
-        share = len(exact) / len(bank)
-        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
-        twist = learned(guarded, seed)
-        chosen = [ended(row, tokenizer.eos_token_id) for row in exact[:MOST_EXACT]]
+        model, tokenizer, exact, share = exact_draws(path, folder, word)
+        twist = learned(GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted()), seed)
         costs = {}
-        for name, change in changes.items():
-            logs = log_weights(model, dataclasses.replace(twist, **change), chosen, tokenizer.bos_token_id)
-            costs[name] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
-        line = {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs}
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
+        for own in SHARES:
+            logs = log_weights(model, dataclasses.replace(twist, model_share=own), exact, tokenizer.bos_token_id)
+            costs[own] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
+        written(out, {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs})
+
+
+def measure_learning(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
+    """Write a line for each word and number of attempts to learn from that have none in the file with this seed."""
+    finished = {(line["word"], line["learning"], line["seed"]) for line in lines_of(out)}
+    for word, attempts in itertools.product(words, ATTEMPTS):
+        if (word, attempts, seed) in finished:
+            continue
+        model, tokenizer, exact, share = exact_draws(path, folder, word)
+        proposal = Twisted(attempts=attempts)
+        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=proposal, batch_size=64)
+        began = time.process_time()
+        twist = learned(guarded, seed)
+        line = {"word": word, "Z": share, "exact": len(exact), "learning": attempts, "seed": seed}
+        line["cpu seconds"] = round(time.process_time() - began, 1)
+        for strength in STRENGTHS:
+            logs = log_weights(model, dataclasses.replace(twist, strength=strength), exact, tokenizer.bos_token_id)
+            line[f"attempts at {strength}"] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
+        written(out, line)
+
+
+def written(out: Path, line: dict[str, Any]) -> None:
+    """Add a line to a file."""
+    with out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    print(json.dumps(line), flush=True)
 
 
 def kl_with_interval(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
@@ -243,9 +268,10 @@ def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
     rule = Keyword("dragon", case_sensitive=True, whole_words=False)
     with out.open("w", encoding="utf-8") as file:
         for strength, share in itertools.product((0.6, 0.8, 1.0), (0.0, 0.2, 0.6)):
-            proposal = Twisted(strength=strength)
+            proposal = Twisted(attempts=PAPER_LEARNS)
             guarded = GuardedGenerator(model, rule, tokenizer=tokenizer, proposal=proposal, batch_size=64)
-            with mock.patch("guardwrap.session.twisting.model_share_for", lambda automaton, share=share: share):
+            defaults = Defaults(strength, share, PAPER_LEARNS)
+            with mock.patch("guardwrap.session.twisting.defaults_for", lambda automaton, defaults=defaults: defaults):
                 twist = learned(guarded, seed)
                 (attempts,) = guarded.attempts("", 616, seed=seed, **SETTINGS)
             logs = log_weights(model, twist, exact, tokenizer.bos_token_id)
@@ -340,7 +366,7 @@ def confirm(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bank", "words", *CHANGES, "paper", "confirm", "summary"])
+    parser.add_argument("what", choices=["bank", "words", "costs", "learning", "paper", "confirm", "summary"])
     parser.add_argument("--model", required=True, help="folder of the story model")
     parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
     parser.add_argument("--batches", type=int, default=200)
@@ -358,9 +384,9 @@ def main() -> None:
     if options.what == "summary":
         print(summary(lines_of(options.out)))
         return
-    if options.what in CHANGES:
-        changes = CHANGES[options.what]
-        measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed, changes)
+    if options.what in ("costs", "learning"):
+        measure = measure_costs if options.what == "costs" else measure_learning
+        measure(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
     if options.what == "paper":
         measure_paper(options.model, options.bank, options.out, options.seed)

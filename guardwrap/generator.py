@@ -430,10 +430,10 @@ class GuardedGenerator(PipelineLike):
             arguments after each judged attempt.
         pilot
             The number of attempts per prompt, for each way to draw texts. From 64 on, if fewer than 10 attempts of a
-            prompt pass and an automaton follows the constraint, a twist is tried as well, which is learned from 384
-            attempts. With None, attempts are drawn in stages of 8, 16, 32 and 64, and ways are tried, only as long as
-            the plan costs at most a tenth of the expected attempts of the run. (At least 8 are drawn, and 64 for each
-            way without a twist if none passes.)
+            prompt pass and an automaton follows the constraint, a twist is tried as well, which is learned from up to
+            768 attempts. With None, attempts are drawn in stages of 8, 16, 32 and 64, and ways are tried, only as long
+            as the plan costs at most a tenth of the expected attempts of the run. (At least 8 are drawn, and 64 for
+            each way without a twist if none passes.)
         max_seconds
             The most seconds that the plan may take: no attempt starts after that. None for no limit.
 

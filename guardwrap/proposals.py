@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from guardwrap.errors import UsageError, is_number, strict_arguments
+from guardwrap.errors import UsageError, is_number, require_whole, strict_arguments
 
 __all__ = ["Adapter", "Masked", "Prompt", "Twisted", "merge_proposals", "only_masks", "require_one"]
 
@@ -190,7 +190,7 @@ class Twisted:
     where e_x is the output embedding of token x, and v is one direction, fitted to beginnings that lead to success (the
     cross-entropy method, Rubinstein and Kroese 2004). A model whose output embeddings are quantized gets no such tilt.
 
-    ψ is learned before the first texts of a constraint, from the next-token probabilities of a few hundred attempts,
+    ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
     report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g. A learned ψ bounds no
     weight, so the correction has the distance that the report gives.
@@ -202,10 +202,13 @@ class Twisted:
         the wrapper has an adapter, the adapted model is twisted.
     strength
         ψ is raised to this power, above 0 and up to 1. With a lower one fewer attempts satisfy the constraint, and
-        their weights vary less.
+        their weights vary less. None for 0.65, or 0.8 if a text must end to pass.
     learned
         A file that ``GuardedGenerator.save_twist`` wrote for the same constraint. ψ is read from it and not learned
         again, so the texts of a seed are the same in each process. None to learn ψ.
+    attempts
+        The number of attempts to learn ψ and v from, of all prompts together, at least 64. Learning ends earlier where
+        attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must end to pass.
 
     Notes
     -----
@@ -225,7 +228,8 @@ class Twisted:
     Raises
     ------
     UsageError
-        If ``strength`` is not in (0, 1], the proposal has a mask or a twist already, or ``learned`` is no path.
+        If ``strength`` is not in (0, 1], ``attempts`` is below 64, the proposal has a mask or a twist already, or
+        ``learned`` is no path.
 
     Examples
     --------
@@ -235,11 +239,12 @@ class Twisted:
     """
 
     proposal: Any = None
-    strength: float = 0.8
+    strength: float | None = None
     learned: str | Path | None = None
+    attempts: int | None = None
 
     def __post_init__(self) -> None:
-        if not is_number(self.strength) or not 0 < self.strength <= 1:
+        if self.strength is not None and not (is_number(self.strength) and 0 < self.strength <= 1):
             raise UsageError(f"Twisted(strength={self.strength!r}): give a power above 0 and up to 1")
         if isinstance(self.proposal, Masked | Twisted):
             raise UsageError("Twisted() leaves out what a mask does, too; remove one of them")
@@ -247,6 +252,8 @@ class Twisted:
             raise UsageError("an adapter is not an argument of Twisted(); pass adapter= beside proposal=Twisted()")
         if not isinstance(self.learned, str | Path | None):
             raise UsageError(f"Twisted(learned={self.learned!r}): pass the path of a file that save_twist() wrote")
+        if self.attempts is not None:
+            require_whole("attempts", self.attempts, 64)
 
 
 def only_masks(proposal: Any) -> bool:

@@ -27,6 +27,9 @@ __all__ = ["is_unchosen", "with_choice"]
 PROMPTS = 8
 """The most prompts of a call that are planned for. Of prompts that come one by one, it is the first."""
 
+LONGER = 8 * MOST
+"""The attempts of the last plan, if there is a way within the budget whose distance the plans before could not tell."""
+
 ITSELF = "the model itself"
 
 
@@ -85,9 +88,10 @@ def with_choice(
     # Both plans together take at most as long as the call itself may.
     seconds, began = min(map(_seconds, budgets)), time.monotonic()
     drawn = 0
-    for pilot in (None, MOST):  # the cheap plan first, which is enough if most texts pass
+    study = None
+    for pilot in (None, MOST, LONGER):  # the cheap plan first, which is enough if most texts pass
         left = seconds - (time.monotonic() - began)
-        if left <= 0:
+        if left <= 0 or (pilot == LONGER and study is not None and not _affordable(study, budgets)):
             break
         most = left if math.isfinite(left) else None
         study = studied(session, first, pilot, {**some, "seed": seed_for(seed, f"auto {pilot}")}, most)
@@ -102,6 +106,7 @@ def with_choice(
             )
             chosen = session.job({**options, **source, "sampler": sampler})
             return prompts, replace(chosen, notes=(*chosen.notes, note))
+    assert study is not None
     figures = "; ".join(str(way.cost) for way in study.ways) or "there is only one text"
     raise UsageError(
         f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); raise the budget or "
@@ -109,11 +114,16 @@ def with_choice(
     )
 
 
-def _best(study: Study, budgets: list[Budget], drawn: int) -> tuple[Way | None, str]:
-    """Return the way to draw, and why; None if there is none."""
+def _affordable(study: Study, budgets: list[Budget]) -> list[Way]:
+    """Return the ways whose expected cost is within the budgets, whether or not their texts can be told to be near."""
     attempts, seconds = study.plan.spent
     pace = seconds / max(attempts, 1)
-    affordable = [way for way in study.ways if all(_within(way, budget, pace) for budget in budgets)]
+    return [way for way in study.ways if all(_within(way, budget, pace) for budget in budgets)]
+
+
+def _best(study: Study, budgets: list[Budget], drawn: int) -> tuple[Way | None, str]:
+    """Return the way to draw, and why; None if there is none."""
+    affordable = _affordable(study, budgets)
     for way in affordable:
         if way.cost.source == ITSELF and way.cost.sampler == "rejection":
             expected = f"{digits(way.cost.attempts)} attempts are expected"

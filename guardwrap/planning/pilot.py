@@ -25,7 +25,6 @@ from guardwrap.samplers.protocol import Goal
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.telemetry import model_attributes, traced_by, work_span
-from guardwrap.session.twisting import ATTEMPTS, ROUNDS
 
 __all__ = ["Study", "Way", "plan_of", "studied"]
 
@@ -41,7 +40,7 @@ LEARNS = 64
 WEIGHED, TWISTED = 256, 128
 """Attempts per prompt for the acceptance rate of the model, and to try ``Twisted()``, unless more are asked for."""
 
-LONGEST, WIDEST = 512, 1024
+LONGEST = 1024
 """The most attempts per prompt of the model itself before a twist is tried, and of the twist, if they are cheap."""
 
 RATE_STRENGTH, RATE_SHARE = 1.0, 0.3
@@ -215,8 +214,7 @@ def _twisted(
     prompts = len(first.attempts)
     itself = _of_model(call, first, others)
     few = itself is not None and min(itself.passing) < FEW
-    learning = max(0, ATTEMPTS * ROUNDS - drawing.session.learned_from(options).attempts)
-    needed = learning + prompts * (TWISTED + (WEIGHED if few else 0))
+    needed = drawing.session.left_to_learn(options) + prompts * (TWISTED + (WEIGHED if few else 0))
     run = fewest_attempts(first, call.texts)
     while few and call.itself and drawing.asked is None and not drawing.affords(needed, run):
         before = first.least
@@ -238,7 +236,7 @@ def _twisted(
     if drawing.is_over():
         return first, [], weighed, ["a twist"]
     pilot = drawing.draw(max(TWISTED, drawing.asked or 0), options, weigh=True)
-    while drawing.asked is None and pilot.least < WIDEST and not tells_cost(pilot.attempts):
+    while drawing.asked is None and pilot.least < LONGEST and not tells_cost(pilot.attempts):
         before = pilot.least
         if not drawing.affords(prompts * before, run):
             break
@@ -361,7 +359,7 @@ def _why_not(drawing: Drawing, left_out: Sequence[str]) -> str:
     if drawing.is_over():
         return f"{untried}, as the plan's time was over"
     if drawing.asked is not None:
-        return f"{untried}, as it takes {ATTEMPTS * ROUNDS} attempts to learn; pass pilot={LEARNS} or more"
+        return f"{untried}, as it takes hundreds of attempts to learn; pass pilot={LEARNS} or more"
     return (
         f"{untried}, to keep the plan below a tenth of the run; pass pilot={LEARNS} to try "
         f"{'them' if several else 'it'} whatever the plan costs"

@@ -48,6 +48,7 @@ __all__ = [
 
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
+_MOST_LEARNED = 768  # attempts that a twist is learned from before the first text
 _KINDS = (
     "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "entails",
     "finished", "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not",
@@ -262,6 +263,9 @@ def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, A
             raise in_field("guardwrap.proposal", error) from None
         if isinstance(proposal, Twisted) and proposal.learned is not None:
             raise bad("guardwrap.proposal.twisted.learned", "a request cannot name a file of the server; leave it out")
+        if isinstance(proposal, Twisted) and (proposal.attempts or 0) > _MOST_LEARNED:
+            most = f"a request learns from at most {_MOST_LEARNED} attempts; use a proposal of the server for more"
+            raise bad("guardwrap.proposal.twisted.attempts", most)
     if adapter is not None and adapter is not False:
         if not isinstance(adapter, str) or adapter not in policy.adapters:
             raise bad("guardwrap.adapter", _no_name(adapter, "adapter", policy.adapters))

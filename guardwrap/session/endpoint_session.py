@@ -210,6 +210,10 @@ class EndpointSession(BaseSession):
         """Return no cost: no twist is learned."""
         return Spent()
 
+    def left_to_learn(self, options: Mapping[str, Any]) -> int:
+        """Return 0: no twist is learned."""
+        return 0
+
     def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Return None: the cards of adapters are on the server."""
 

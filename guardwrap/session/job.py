@@ -37,7 +37,7 @@ from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
 from guardwrap.session.repair import Repair
 from guardwrap.session.telemetry import CallSpan, traced_by, work_span
-from guardwrap.session.twisting import PROMPTS, ROUNDS, Learned, Spent, Twists
+from guardwrap.session.twisting import PROMPTS, Learned, Spent, Twists
 from guardwrap.twists.twist import Twist
 
 __all__ = ["Job", "RequestOptions", "backend_for"]
@@ -221,9 +221,10 @@ class Job:
         """Draw attempts that are not returned, ``count`` for each prompt."""
         sampler, attempts = collecting(weigh=False)
         weighing = sampler._replace(weighs=True)  # by what the twist notes, also where a cannot be computed afterwards
-        seconds = self.asked.budget.max_seconds  # learning takes at most as long as the call itself may
-        timeout = self.asked.budget.timeout
-        budget = Budget(count, max_seconds=None if seconds is None else seconds / ROUNDS, timeout=timeout)
+        seconds, timeout = self.asked.budget.max_seconds, self.asked.budget.timeout
+        if seconds is not None and self.twists is not None:  # learning takes at most as long as the call itself may
+            seconds *= count * len(prompts) / sum(self.twists.constraint.sizes)
+        budget = Budget(count, max_seconds=seconds, timeout=timeout)
         asked = RequestOptions(self.asked.constraint, sampler, budget, seed)
         requests = []
         for prompt, twist in zip(prompts, twists, strict=True):

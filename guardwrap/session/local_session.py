@@ -218,8 +218,7 @@ class LocalSession(BaseSession):
         strength
             The power of ψ; None for that of ``Twisted()``.
         """
-        proposal = Twisted() if strength is None else Twisted(strength=strength)
-        twisted = {**options, "proposal": proposal, "adapter": False}
+        twisted = {**options, "proposal": Twisted(strength=strength), "adapter": False}
         try:
             job = self.job({**twisted, "seed": 0})
         except UsageError:
@@ -234,6 +233,11 @@ class LocalSession(BaseSession):
         """Return the cost of the attempts that the twist of a call was learned from so far; 0 without a twist."""
         twists = self.job({**options, "seed": 0}).twists
         return Spent() if twists is None else twists.constraint.spent
+
+    def left_to_learn(self, options: Mapping[str, Any]) -> int:
+        """Return the most attempts that the twist of a call has still to be learned from; 0 without a twist."""
+        twists = self.job({**options, "seed": 0}).twists
+        return 0 if twists is None else sum(twists.constraint.sizes[twists.constraint.rounds :])
 
     def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Figures | None:
         """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise.
@@ -401,18 +405,20 @@ class LocalSession(BaseSession):
         assert proposal.twisted is not None
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
         source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
-        path = proposal.twisted.learned
-        key = constraint.digest, *map(id, source), stable, None if path is None else str(path)
+        path, attempts = proposal.twisted.learned, proposal.twisted.attempts
+        # What was learned from other numbers of attempts is kept beside it.
+        key = constraint.digest, *map(id, source), stable, attempts if path is None else str(path)
         with self._learning:
             known = self._learned.get(key)
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
-        twisted = known[0] if known else TwistedConstraint.of(constraint, stable.vocabulary, proposal.pipe.model)
+        model = proposal.pipe.model
+        twisted = known[0] if known else TwistedConstraint.of(constraint, stable.vocabulary, model, attempts)
         if twisted is None:
             return None
         if known is None and path is not None:
             from guardwrap.adapters.fingerprints import fingerprint  # imports peft
 
-            twisted.read(Path(path), constraint.digest, fingerprint(proposal.pipe.model))
+            twisted.read(Path(path), constraint.digest, fingerprint(model))
         with self._learning:
             learned, _ = self._learned.setdefault(key, (twisted, source))
             self._learned.move_to_end(key)

@@ -17,14 +17,13 @@ from guardwrap.metrics import effective_sample_size
 from guardwrap.outcomes import Usage
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.vocabulary import Vocabulary
-from guardwrap.proposals import Twisted
 from guardwrap.samplers.protocol import Attempt
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
 from guardwrap.twists.token_states import TokenStates
-from guardwrap.twists.twist import Twist, model_share_for
+from guardwrap.twists.twist import Twist, defaults_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:
@@ -35,12 +34,8 @@ __all__ = ["MASKED_INSTEAD", "PROMPTS", "Learned", "Spent", "TwistedConstraint",
 PROMPTS = 4
 """The most prompts of a call whose attempts are learned from."""
 
-ROUNDS, ATTEMPTS = 6, 64
-"""Rounds of learning, and attempts in each. The first draws from the model, and the second with the values of states.
-
-From the third on, tokens are tilted as well, and attempts are drawn with the strength and the share of the model that
-calls use.
-"""
+FEWEST = 64
+"""The attempts of each of the first rounds of learning; see ``rounds_of``."""
 
 ENOUGH = 0.4
 """Learning ends after a round whose attempts are worth this many effective draws of g each."""
@@ -60,6 +55,19 @@ _READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
 _UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it again"
+
+
+def rounds_of(attempts: int) -> tuple[int, ...]:
+    """Return how many attempts each round of learning has.
+
+    The first draws from the model, and the second with the values of states. From the third on, tokens are tilted as
+    well, and attempts are drawn with the strength and the share of the model that calls use. From the fifth on, every
+    other round is twice as large, as each one fits the tilt to all attempts so far.
+    """
+    sizes: list[int] = []
+    while (rest := attempts - sum(sizes)) > 0:
+        sizes.append(min(FEWEST << max(0, (len(sizes) - 2) // 2), rest))
+    return tuple(sizes)
 
 
 class Spent(NamedTuple):
@@ -119,6 +127,8 @@ class TwistedConstraint:
 
     Attributes
     ----------
+    sizes : tuple of int
+        The attempts of each round of learning.
     embeddings : TokenEmbeddings or None
         The output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt.
     values : numpy.ndarray or None
@@ -126,7 +136,7 @@ class TwistedConstraint:
     tilt : numpy.ndarray or None
         e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet.
     rounds : int
-        The rounds of learning that were not cut short by a time limit; ``ROUNDS`` once nothing is left to learn.
+        The rounds of learning that were not cut short by a time limit; their number once nothing is left to learn.
     spent : Spent
         The cost of learning.
     origin : str or None
@@ -138,6 +148,7 @@ class TwistedConstraint:
     states: TokenStates
     counts: SoftCounts
     title: str = ""
+    sizes: tuple[int, ...] = ()
     embeddings: TokenEmbeddings | None = None
     values: Values | None = None
     tilt: Values | None = None
@@ -149,8 +160,10 @@ class TwistedConstraint:
     _learning: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
-    def of(cls, constraint: Constraint, vocabulary: Vocabulary | None, model: Any) -> TwistedConstraint | None:
-        """Return the constraint with its automaton, for attempts that are drawn from a model; None if there is none.
+    def of(
+        cls, constraint: Constraint, vocabulary: Vocabulary | None, model: Any, attempts: int | None
+    ) -> TwistedConstraint | None:
+        """Return the constraint with its automaton, to learn from attempts of a model; None if there is none.
 
         Raises
         ------
@@ -163,7 +176,8 @@ class TwistedConstraint:
         if automaton is None:
             return None
         states = TokenStates(automaton, vocabulary)
-        return cls(states, SoftCounts(len(automaton)), constraint.title, TokenEmbeddings.of(model))
+        sizes = rounds_of(attempts or defaults_for(automaton).attempts)
+        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, TokenEmbeddings.of(model))
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -188,7 +202,7 @@ class TwistedConstraint:
         if header.automaton != automaton_digest(self.states.automaton):
             raise UsageError(_UNLIKE.format(str(path), self.title))
         most = min(header.tokens, MOST_VALUES // len(self.states.automaton) - 1)
-        self.values, self.rounds = log_values(self.states.automaton, self.counts, most), ROUNDS
+        self.values, self.rounds = log_values(self.states.automaton, self.counts, most), len(self.sizes)
         self.earlier = header.attempts
         same = header.model == model.model_dump()
         if same and tilt is not None and self.embeddings is not None and len(tilt) == len(self.embeddings.weight):
@@ -218,7 +232,7 @@ class TwistedConstraint:
     @property
     def learned(self) -> bool:
         """Whether nothing is left to learn."""
-        return self.rounds == ROUNDS
+        return self.rounds == len(self.sizes)
 
     def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> list[Spent]:
         """Learn the values from attempts for some prompts. The first caller learns, and others wait.
@@ -241,8 +255,8 @@ class TwistedConstraint:
             most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
-            count = -(-ATTEMPTS // len(prompts))
             while not self.learned:
+                count = -(-self.sizes[self.rounds] // len(prompts))
                 began = time.monotonic()
                 twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
                 # After a round that was cut short, the next one draws other attempts.
@@ -256,7 +270,7 @@ class TwistedConstraint:
                 self.spent = Spent.total((self.spent, *drawn))
                 if sum(spent.attempts for spent in drawn) < count * len(prompts):
                     return costs
-                self.rounds = ROUNDS if learned.worth >= ENOUGH else self.rounds + 1
+                self.rounds = len(self.sizes) if learned.worth >= ENOUGH else self.rounds + 1
             self._data = TiltData()
         return costs
 
@@ -279,8 +293,8 @@ class TwistedConstraint:
         if self.rounds < 2:
             return twist
         records = None if self.embeddings is None else StepRecords(attempts, prompt.law.most_new)
-        share = model_share_for(self.states.automaton)
-        return replace(twist, strength=Twisted().strength, model_share=share, tilt=self.tilt, records=records)
+        strength, share, _ = defaults_for(self.states.automaton)
+        return replace(twist, strength=strength, model_share=share, tilt=self.tilt, records=records)
 
     def _fit(self, twists: Sequence[Twist], learned: Learned) -> None:
         """Fit the tilt to the attempts so far."""
@@ -302,13 +316,13 @@ class Twists:
     constraint
         The constraint with its values.
     strength
-        The power of ψ.
+        The power of ψ; None for the default.
     model_share
-        The share of the model itself in each step; None for that of ``Twisted()``.
+        The share of the model itself in each step, at most the default; None for that.
     """
 
     constraint: TwistedConstraint
-    strength: float
+    strength: float | None
     model_share: float | None = None
 
     @property
@@ -318,13 +332,14 @@ class Twists:
 
     def twist(self, prompt: PreparedPrompt) -> Twist:
         """Return the twist of a prompt."""
-        most, share = prompt.law.most_new, model_share_for(self.constraint.states.automaton)
+        most, defaults = prompt.law.most_new, defaults_for(self.constraint.states.automaton)
+        share = defaults.model_share
         return Twist(
             self.constraint.states,
             self.constraint.values_for(most),
             prompt.law.end_ids,
             most,
-            strength=self.strength,
+            strength=defaults.strength if self.strength is None else self.strength,
             tilt=self.constraint.tilt,
             model_share=share if self.model_share is None else min(self.model_share, share),
         )

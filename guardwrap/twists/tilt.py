@@ -38,6 +38,9 @@ _LEAST, _MOST = 16, 128
 _STEPS = 200
 """The most steps of the optimizer."""
 
+_TOLERANCES = 1e-4, 1e-4, 1e-5
+"""Where the optimizer ends, for the two halves and for all attempts: no coordinate of the gradient is larger."""
+
 _LENGTHS = np.linspace(0, 1, 11)
 """The lengths of v that are tried, relative to that of the best fit."""
 
@@ -157,6 +160,7 @@ class TiltData:
     """The attempts that v is learned from."""
 
     attempts: list[_Attempt] = field(default_factory=list)
+    _directions: list[Vector] = field(default_factory=list, repr=False)
 
     def add(self, texts: Sequence[Sequence[int]], records: StepRecords) -> None:
         """Add the attempts of one prompt and one round, each with its new tokens."""
@@ -183,16 +187,20 @@ class TiltData:
         """
         if len(self.attempts) < 2:
             return np.zeros(len(embeddings.weight))
-        halves = _Likelihood.of(self.attempts[::2], embeddings), _Likelihood.of(self.attempts[1::2], embeddings)
-        of_halves = [embeddings.products(half.fitted(1e-4)) for half in halves]
-        losses = [
-            sum(half.loss(length * tilt) for half, tilt in zip(halves, reversed(of_halves), strict=True))
-            for length in _LENGTHS
+        parts = self.attempts[::2], self.attempts[1::2], self.attempts
+        first, second, _ = likelihoods = [_Likelihood.of(part, embeddings) for part in parts]
+        # Those of the round before are near the new ones.
+        starts = self._directions or [np.zeros(embeddings.dimensions)] * len(parts)
+        self._directions = [
+            each.fitted(start, tolerance)
+            for each, start, tolerance in zip(likelihoods, starts, _TOLERANCES, strict=True)
         ]
+        of_first, of_second, of_every = (embeddings.products(direction) for direction in self._directions)
+        losses = [first.loss(length * of_second) + second.loss(length * of_first) for length in _LENGTHS]
         best = float(_LENGTHS[int(np.argmin(losses))])
         # 1 / (1 + r) is the best length where the noise has r times the size of the signal, and halves have 2 r.
         length = 2 * best / (1 + best)
-        tilt: Vector = length * embeddings.products(_Likelihood.of(self.attempts, embeddings).fitted(1e-5))
+        tilt: Vector = length * of_every
         return tilt
 
 
@@ -258,10 +266,10 @@ class _Likelihood:
         most, _, sums = self._masses(tilts)
         return float(self.shares @ (most + np.log(sums)) - self.drawn @ tilts)
 
-    def fitted(self, tolerance: float) -> Vector:
+    def fitted(self, start: Vector, tolerance: float) -> Vector:
         """Return the v, ``[dimensions]``, that minimizes loss + ridge |v|²/2, which is convex.
 
-        The optimizer ends when no coordinate of the gradient is above ``tolerance``.
+        The optimizer goes from ``start`` until no coordinate of the gradient is above ``tolerance``.
         """
         size, drawn = len(self.drawn), self.embeddings.sums(self.drawn)
 
@@ -273,7 +281,6 @@ class _Likelihood:
             return loss + self.ridge * float(direction @ direction) / 2, slope + self.ridge * direction
 
         options = {"maxiter": _STEPS, "gtol": tolerance, "ftol": 1e-5 * tolerance}
-        start = np.zeros(self.embeddings.dimensions)
         result: Vector = minimize(penalized, start, jac=True, method="L-BFGS-B", options=options).x
         return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,30 +15,53 @@ from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values
 from guardwrap.twists.tilt import LIKELY, StepRecords, step_of
 from guardwrap.twists.token_states import TokenStates
 
-__all__ = ["Twist", "model_share_for"]
+__all__ = ["ANY_END", "MUST_END", "Defaults", "Twist", "defaults_for"]
 
 _LOG_LIKELY = float(np.log(LIKELY))
 
 FLOOR = -12.0
 """The least factor of a token, in nats: every text of the model stays possible, should the automaton be wrong."""
 
-MODEL_SHARE = 0.6
-"""The share of each step that is the model's own distribution (a defensive mixture: Hesterberg 1995).
+
+class Defaults(NamedTuple):
+    """What a twist is drawn with unless the call says otherwise.
+
+    Attributes
+    ----------
+    strength
+        The power of ψ.
+    model_share
+        The share of each step that is the model's own distribution (a defensive mixture: Hesterberg 1995).
+    attempts
+        The attempts to learn from.
+    """
+
+    strength: float
+    model_share: float
+    attempts: int
+
+
+ANY_END = Defaults(strength=0.65, model_share=0.6, attempts=768)
+"""For constraints that allow a text to be cut off at the token limit, such as keywords.
 
 ψ knows how far a word has come, and the tilt one direction of what texts are about, so a text that g likes may have
-little of both. Without the mixture its weight is huge, and one attempt in thousands is accepted. For ten words of a
-story model, at strength .8, QRS takes 1.71, .46, .32 and .29 of the attempts of rejection for a TVD of .1, and 7.5,
-1.10, .62 and .46 for one of .05 (geometric means) with a share of 0, .2, .4 and .6 (``benchmarks/rare.py costs``).
+little of both. With a high power, or without the model's own share, its weight is huge, and one attempt in thousands is
+accepted. For ten words of a story model at strength .8, QRS takes 1.71, .46, .32 and .29 of the attempts of rejection
+for a TVD of .1, and 7.5, 1.10, .62 and .46 for one of .05 (geometric means) with a share of 0, .2, .4 and .6
+(``benchmarks/rare.py costs``; ``strengths`` compares powers and numbers of attempts).
+"""
+
+MUST_END = Defaults(strength=0.8, model_share=0.0, attempts=384)
+"""For constraints that require a text to end before the token limit, such as JSON.
+
+Such a text has few steps in which to end, and each of them would miss it with the share of the model times the usual
+probability: with at most eight words, finished, the effective sample size was .015 instead of .044 an attempt.
 """
 
 
-def model_share_for(automaton: Automaton) -> float:
-    """Return ``MODEL_SHARE``, or 0 for a constraint that requires a text to end before the token limit.
-
-    Such a text has few steps in which to end, and each of them would miss it with ``MODEL_SHARE`` times the usual
-    probability: with at most eight words, finished, the effective sample size was .015 instead of .044 an attempt.
-    """
-    return MODEL_SHARE if np.array_equal(automaton.ended, automaton.cut) else 0.0
+def defaults_for(automaton: Automaton) -> Defaults:
+    """Return the defaults for a constraint."""
+    return ANY_END if np.array_equal(automaton.ended, automaton.cut) else MUST_END
 
 
 @dataclass(eq=False)
@@ -117,11 +141,11 @@ class Twist:
         log_sum = 0.0
         if self.model_share:
             live = ahead > LOG_DEAD
-            log_sum = float(np.logaddexp.reduce(log_probabilities + factors))
+            log_sum = _log_sum(log_probabilities + factors)
             factors[live] = self._mixed(factors[live], log_sum)
         if self.records is not None and tilted:
             shares = log_probabilities + by_states
-            log_norm = float(np.logaddexp.reduce(log_probabilities + factors))
+            log_norm = _log_sum(log_probabilities + factors)
             worths = np.where(ahead >= _LOG_LIKELY, np.exp(log_probabilities + ahead), 0.0)
             log_weight = partial(self._log_weight, state, begins, left, log_sum, log_norm)
             kept = self.records.kept
@@ -137,7 +161,7 @@ class Twist:
 
     def _mixed(self, factors: Values, log_sum: float) -> Values:
         """Return the factors with the model's share; ``log_sum`` is log Σ a φ."""
-        mixed: Values = np.logaddexp(np.log(self.model_share), np.log1p(-self.model_share) + factors - log_sum)
+        mixed: Values = np.log(self.model_share + (1 - self.model_share) * np.exp(factors - log_sum))
         return mixed
 
     def _tilts(self, tokens: npt.NDArray[np.int64] | None, columns: int) -> Values:
@@ -160,3 +184,9 @@ class Twist:
         if self.model_share and ahead > LOG_DEAD:
             factors = self._mixed(factors, log_sum)
         return log_norm - float(factors[0])
+
+
+def _log_sum(logs: Values) -> float:
+    """Return log Σ exp(x)."""
+    most = logs.max()  # numpy.logaddexp.reduce takes 25 times as long
+    return float(most + np.log(np.exp(logs - most).sum()))

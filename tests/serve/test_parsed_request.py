@@ -380,6 +380,11 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guardwrap": {"proposal": {"prompt": "no place"}}}, "guardwrap.proposal.prompt", "{prompt}"),
         ({"guardwrap": {"proposal": {"model": "gpt2"}}}, "guardwrap.proposal.model", "unknown field"),
         (
+            {"guardwrap": {"proposal": {"twisted": {"attempts": 10**9}}}},
+            "guardwrap.proposal.twisted.attempts",
+            "at most 768 attempts",
+        ),
+        (
             {"guardwrap": {"proposal": {"twisted": {"learned": "/etc/hosts"}}}},
             "guardwrap.proposal.twisted.learned",
             "a request cannot name a file of the server",

@@ -16,7 +16,8 @@ import pytest
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, Masked, Regex, Twisted
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
-from guardwrap.session import local_session, twisting
+from guardwrap.session import job, local_session, twisting
+from guardwrap.session.twisting import rounds_of
 from guardwrap.testing import table_world
 
 RULE = Keyword("ab", whole_words=False)
@@ -29,7 +30,7 @@ def guarded_of(rule=RULE, **options):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(twisting, "ATTEMPTS", 32)
+    monkeypatch.setattr(twisting, "rounds_of", lambda attempts: (32,) * 6)
 
 
 def learned(guarded):
@@ -85,12 +86,47 @@ def test_a_time_limit_cuts_learning_short_and_the_next_call_learns_on():
     guarded = guarded_of(batch_size=1)
     assert guarded.run(WORLD.prompt, budget=Budget(max_seconds=1e-6), **WORLD.settings)
     (twisted,) = learned(guarded)
-    assert twisted.rounds < twisting.ROUNDS
-    assert twisted.spent.attempts < twisting.ATTEMPTS * twisting.ROUNDS
+    assert twisted.rounds < 6
+    assert twisted.spent.attempts < 192
     (outcome,) = guarded.run(WORLD.prompt, **WORLD.settings)
     assert outcome.ok
     assert twisted.learned
     assert learned(guarded) == [twisted]
+
+
+def test_rounds_grow_and_have_all_attempts_together():
+    assert rounds_of(768) == (64, 64, 64, 64, 128, 128, 256)
+    assert rounds_of(100) == (64, 36)
+    assert sum(rounds_of(5_000)) == 5_000
+    assert len(rounds_of(1_000_000)) < 40, "each round fits the tilt to all attempts so far"
+
+
+def test_other_numbers_of_attempts_are_learned_apart(monkeypatch):
+    monkeypatch.setattr(twisting, "rounds_of", lambda attempts: (attempts,))
+    guarded = guarded_of()
+    notes = []
+    for attempts in (64, 80, 64):
+        outcome = guarded.run(WORLD.prompt, proposal=Twisted(attempts=attempts), **WORLD.settings)[0]
+        notes += outcome.report.notes
+    assert [note.split(" attempts")[0] for note in notes] == [
+        f"the twist was learned from {attempts}" for attempts in (64, 80, 64)
+    ]
+    assert [twisted.spent.attempts for twisted in learned(guarded)] == [80, 64]
+
+
+def test_a_part_of_the_time_is_for_each_round(monkeypatch):
+    """Learning takes at most the time of the call, of which each round has its share of the attempts."""
+    limits = []
+
+    def made(count, **options):
+        limits.append((count, options["max_seconds"]))
+        return Budget(count, **options)
+
+    monkeypatch.setattr(job, "Budget", made)
+    monkeypatch.setattr(twisting, "ENOUGH", 2.0)
+    monkeypatch.setattr(twisting, "rounds_of", lambda attempts: (32, 32, 64))
+    guarded_of(budget=Budget(max_seconds=600)).run([WORLD.prompt] * 2, **WORLD.settings)
+    assert limits == [(16, 150.0), (16, 150.0), (32, 300.0)]
 
 
 def test_the_report_of_the_call_that_learned_has_the_cost(monkeypatch):
@@ -102,7 +138,7 @@ def test_the_report_of_the_call_that_learned_has_the_cost(monkeypatch):
     usages = [outcome.report.usage for outcome in first]
     assert sum(usage.learning_attempts for usage in usages) == twisted.spent.attempts > 0
     assert sum(usage.learning_computed_tokens for usage in usages) == twisted.spent.computed_tokens > 0
-    rounds = twisted.spent.attempts / twisting.ATTEMPTS  # of one second each
+    rounds = twisted.spent.attempts / 32  # of one second each
     assert sum(usage.learning_seconds for usage in usages) == twisted.spent.seconds == rounds
     assert [usage.learning_seconds > 0 for usage in usages] == [True] * twisting.PROMPTS + [False] * 2
     row = f"learning {usages[0].learning_attempts} attempts, {usages[0].learning_computed_tokens} computed tokens, "

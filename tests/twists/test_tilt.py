@@ -117,6 +117,18 @@ def test_the_direction_of_the_texts_is_found():
     assert 0.8 < fitted.std() / embeddings.products(direction).std() < 1.2
 
 
+def test_a_fit_after_another_is_the_one_without_it():
+    """The optimizer goes on from the direction before, which decides how long it takes, and not where it ends."""
+    embeddings, texts, records = drawn_texts(np.array([2.0, 0.0, -1.0, 1.0]), 200, 6)
+    twice, once = TiltData(), TiltData()
+    twice.add(texts[:60], records)
+    before = twice.fitted(embeddings)
+    twice.add(texts[60:], records)
+    once.add(texts, records)
+    assert twice.fitted(embeddings) == pytest.approx(once.fitted(embeddings), abs=0.01)
+    assert np.abs(before - once.fitted(embeddings)).max() > 0.05
+
+
 def test_texts_that_have_nothing_in_common_are_not_tilted(monkeypatch):
     monkeypatch.setattr(tilt, "PRIOR_VARIANCE", 1e3)
     embeddings, texts, records = drawn_texts(np.zeros(DIMENSIONS), 12, 4)

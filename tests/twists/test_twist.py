@@ -40,7 +40,7 @@ from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values
 from guardwrap.twists.tilt import LIKELY, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
-from guardwrap.twists.twist import model_share_for
+from guardwrap.twists.twist import ANY_END, MUST_END, Defaults, defaults_for
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 
 RULE = Keyword("ab", whole_words=False, min_count=1, max_count=1)
@@ -65,7 +65,7 @@ def absurd_tilt(size: int) -> Values:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twisting, "ATTEMPTS", 32)
+    monkeypatch.setattr(twisting, "rounds_of", lambda attempts: (32,) * 6)
 
 
 @pytest.fixture
@@ -163,14 +163,14 @@ def test_weights_are_those_of_the_law(make: Any, strength: float) -> None:
 def test_with_rejection_texts_follow_the_twisted_law() -> None:
     world = world_of()
     outcome = drawn(world, "rejection", 4 * DRAWS)
-    law = by_text(normal, satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8)))
+    law = by_text(normal, satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.65)))
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], law) > FITS
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < 1e-6, "texts must not fit g"
     assert outcome.report.drawn_from == "not your model's own distribution: tokens were twisted (g')"
 
 
 def expected(world: World, kind: Any, **settings: Any) -> Texts:
-    law = satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8))
+    law = satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.65))
     a = world.law()
     return by_text(kind, law, {ids: a[ids] / law[ids] for ids in law}, **settings)
 
@@ -178,7 +178,7 @@ def expected(world: World, kind: Any, **settings: Any) -> Texts:
 @pytest.mark.usefixtures("absurd_values")
 def test_samplers_take_it_to_g() -> None:
     world = world_of()
-    a, law = world.law(), satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8))
+    a, law = world.law(), satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.65))
     beta = max(a[ids] / law[ids] for ids in law)
     for sampler, kind, settings in (
         (qrs(beta), qrs_law, {"beta": beta}),
@@ -206,7 +206,7 @@ def test_negative_control_the_normalization_left_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(token_sampling, "_twisted", forgets)
     world = world_of()
-    a, law = world.law(), satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8))
+    a, law = world.law(), satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.65))
     beta = max(a[ids] / law[ids] for ids in law)
     outcome = drawn(world, qrs(beta))
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS
@@ -266,7 +266,7 @@ def test_learning_ends_when_an_attempt_is_worth_enough(monkeypatch: pytest.Monke
         assert again.report.notes == outcome.report.notes, "nothing more is learned"
         return int(outcome.report.notes[0].split("learned from ")[1].split(" ")[0])
 
-    assert learned(2.0) == twisting.ROUNDS * 32
+    assert learned(2.0) == 192
     assert learned(0.4) == 64
     assert learned(0.0) == 32
 
@@ -298,7 +298,7 @@ def test_seeds_hold(batch_size: int) -> None:
 @pytest.mark.usefixtures("absurd_values")
 def test_with_top_k_weights_are_those_of_the_law() -> None:
     world = world_of(letters="abcdef", top_k=3)
-    a, law = world.law(), twisted_law(world, RULE, values_of(RULE, 4), 0.8)
+    a, law = world.law(), twisted_law(world, RULE, values_of(RULE, 4), 0.65)
     found = [each for each in guarded_of(world).attempts(world.prompt, 2_000, **world.settings)[0] if each.satisfied]
     assert len(found) > 50
     for attempt in found:
@@ -310,7 +310,7 @@ def test_with_top_k_weights_are_those_of_the_law() -> None:
 def test_another_prompt_twisted_is_weighed_with_the_model() -> None:
     world = llama_world(letters="abc", max_new_tokens=4, temperature=0.8)
     hinted = dataclasses.replace(world, prompt="bc" + world.prompt)
-    a, law = world.law(), twisted_law(hinted, RULE, values_of(RULE, 4), 0.8)
+    a, law = world.law(), twisted_law(hinted, RULE, values_of(RULE, 4), 0.65)
     guarded = guarded_of(world, proposal=Twisted(Prompt("bc{prompt}")))
     found = [each for each in guarded.attempts(world.prompt, 1_000, **world.settings)[0] if each.satisfied]
     assert len(found) > 50
@@ -380,15 +380,16 @@ def test_what_no_automaton_follows_is_masked(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "share"),
+    ("rule", "defaults"),
     [
-        (RULE, 0.6),
-        (Length(max=3, unit="characters"), 0.6),
-        (Length(max=3, unit="characters") & Finished(), 0.0),
-        (RULE & Finished(), 0.0),
+        (RULE, ANY_END),
+        (Length(max=3, unit="characters"), ANY_END),
+        (Length(max=3, unit="characters") & Finished(), MUST_END),
+        (RULE & Finished(), MUST_END),
     ],
 )
-def test_steps_of_the_model_are_for_texts_that_pass_without_an_end(rule: Constraint, share: float) -> None:
+def test_steps_of_the_model_are_for_texts_that_pass_without_an_end(rule: Constraint, defaults: Defaults) -> None:
     automaton = automaton_of(rule)
     assert automaton is not None
-    assert model_share_for(automaton) == share
+    assert defaults_for(automaton) is defaults
+    assert ANY_END.model_share > MUST_END.model_share == 0

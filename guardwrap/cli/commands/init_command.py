@@ -72,7 +72,7 @@ constraint:
 # or without tokens that the constraint rules out, where the least likely tokens, up to this share, are not checked:
 #     proposal: {{masked: {{unseen: 0.001}}}}
 # or weighed by how likely each token is to lead to a satisfying text, which is learned before the first prompt:
-#     proposal: {{twisted: {{strength: 0.8}}}}
+#     proposal: {{twisted: {{strength: 0.5}}}}
 # proposal: null
 
 # A trained adapter: its folder, relative to this file, or its Hub id.
