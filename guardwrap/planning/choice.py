@@ -85,13 +85,13 @@ def with_choice(
     if not first:
         return prompts, session.job({**options, "sampler": rejection})
     budgets = session.budgets(len(first), {**some, "seed": 0})
-    # Both plans together take at most as long as the call itself may.
+    # All plans together take at most as long as the call itself may.
     seconds, began = min(map(_seconds, budgets)), time.monotonic()
     drawn = 0
     study = None
     for pilot in (None, MOST, LONGER):  # the cheap plan first, which is enough if most texts pass
-        left = seconds - (time.monotonic() - began)
-        if left <= 0 or (pilot == LONGER and study is not None and not _affordable(study, budgets)):
+        left = seconds if study is None else seconds - (time.monotonic() - began)
+        if study is not None and (left <= 0 or (pilot == LONGER and not _affordable(study, budgets))):
             break
         most = left if math.isfinite(left) else None
         study = studied(session, first, pilot, {**some, "seed": seed_for(seed, f"auto {pilot}")}, most)

@@ -60,6 +60,12 @@ def test_what_rarely_passes_is_drawn_from_a_twist_or_not_at_all(world: World) ->
     assert exact.report.sampler == "rejection", "there is no limit"
 
 
+def test_a_budget_of_no_time_to_speak_of_has_no_way(world: World) -> None:
+    short = Budget(max_seconds=1e-9)
+    with pytest.raises(UsageError, match="no way within the budget"):
+        guarded_of(world, EASY, budget=short).run(world.prompt, **world.settings)
+
+
 def test_texts_follow_the_model_whatever_the_plan_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempts of the plan decide, so they must not be those of the run."""
     world = table_world(letters="ab", max_new_tokens=3)
