@@ -3,7 +3,6 @@
     python benchmarks/rare.py bank --model PATH --bank FOLDER [--batches 200]
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
     python benchmarks/rare.py costs --model PATH --bank FOLDER --out rare-costs.jsonl
-    python benchmarks/rare.py learning --model PATH --bank FOLDER --out rare-learning.jsonl
     python benchmarks/rare.py paper --model PATH --bank FOLDER --out rare-paper.jsonl
     python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
@@ -11,8 +10,7 @@
 word are exact draws of g, and their share is Z. ``words`` draws 64 texts for each word with ``Twisted()`` and
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
-of the exact draws, for several shares of the model itself in each step. ``learning`` does so for several powers of ψ,
-numbers of attempts to learn from and seeds of these, as two twists of a word may differ much.
+of the exact draws, for several shares of the model itself in each step. (``rare_learning.py`` varies other settings.)
 ``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
 with training. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the
 word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a
@@ -55,8 +53,6 @@ SETTINGS: dict[str, Any] = {
     "max_new_tokens": TOKENS,
 }
 SHARES = (0.0, 0.2, 0.4, 0.6)
-STRENGTHS = (0.5, 0.65, 0.8)
-ATTEMPTS = (384, 768, 1536)
 LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
 
 
@@ -219,25 +215,6 @@ def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed
         written(out, {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs})
 
 
-def measure_learning(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
-    """Write a line for each word and number of attempts to learn from that have none in the file with this seed."""
-    finished = {(line["word"], line["learning"], line["seed"]) for line in lines_of(out)}
-    for word, attempts in itertools.product(words, ATTEMPTS):
-        if (word, attempts, seed) in finished:
-            continue
-        model, tokenizer, exact, share = exact_draws(path, folder, word)
-        proposal = Twisted(attempts=attempts)
-        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=proposal, batch_size=64)
-        began = time.process_time()
-        twist = learned(guarded, seed)
-        line = {"word": word, "Z": share, "exact": len(exact), "learning": attempts, "seed": seed}
-        line["cpu seconds"] = round(time.process_time() - began, 1)
-        for strength in STRENGTHS:
-            logs = log_weights(model, dataclasses.replace(twist, strength=strength), exact, tokenizer.bos_token_id)
-            line[f"attempts at {strength}"] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
-        written(out, line)
-
-
 def written(out: Path, line: dict[str, Any]) -> None:
     """Add a line to a file."""
     with out.open("a", encoding="utf-8") as file:
@@ -366,7 +343,7 @@ def confirm(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bank", "words", "costs", "learning", "paper", "confirm", "summary"])
+    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "confirm", "summary"])
     parser.add_argument("--model", required=True, help="folder of the story model")
     parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
     parser.add_argument("--batches", type=int, default=200)
@@ -384,9 +361,8 @@ def main() -> None:
     if options.what == "summary":
         print(summary(lines_of(options.out)))
         return
-    if options.what in ("costs", "learning"):
-        measure = measure_costs if options.what == "costs" else measure_learning
-        measure(options.model, options.bank, options.words.split(","), options.out, options.seed)
+    if options.what == "costs":
+        measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
     if options.what == "paper":
         measure_paper(options.model, options.bank, options.out, options.seed)
