@@ -46,9 +46,10 @@ ANY_END = Defaults(strength=0.65, model_share=0.6, attempts=768)
 
 ψ knows how far a word has come, and the tilt one direction of what texts are about, so a text that g likes may have
 little of both. With a high power, or without the model's own share, its weight is huge, and one attempt in thousands is
-accepted. For ten words of a story model at strength .8, QRS takes 1.71, .46, .32 and .29 of the attempts of rejection
-for a TVD of .1, and 7.5, 1.10, .62 and .46 for one of .05 (geometric means) with a share of 0, .2, .4 and .6
-(``benchmarks/rare.py costs``; ``strengths`` compares powers and numbers of attempts).
+accepted. For ten words of a story model at a power of .8, QRS takes 1.71, .46, .32 and .29 of the attempts of rejection
+for a TVD of .1 with a share of 0, .2, .4 and .6 (geometric means; ``benchmarks/rare.py costs``). With a share of .6 and
+powers of .5, .65 and .8 it takes .31, .35 and .41 after 384 attempts of learning, and .22, .23 and .28 after 768
+(``benchmarks/rare_learning.py``). In Markov chains, where ψ is right, .8 is better than .65 by a fifth.
 """
 
 MUST_END = Defaults(strength=0.8, model_share=0.0, attempts=384)
