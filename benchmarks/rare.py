@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -42,8 +42,8 @@ from guardwrap.twists.twist import Defaults, Twist
 TOKENS = 30
 ROWS = 512
 TEXTS = 64
-PAPER_LEARNS = 384
 MOST_EXACT = 120
+DISTANCES = (0.1, 0.05)
 WORDS = ("night", "birds", "river", "king", "castle", "robot", "dragon", "carrots", "trucks", "butterflies")
 SETTINGS: dict[str, Any] = {
     "do_sample": True,
@@ -53,6 +53,9 @@ SETTINGS: dict[str, Any] = {
     "max_new_tokens": TOKENS,
 }
 SHARES = (0.0, 0.2, 0.4, 0.6)
+EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
+"""What ``costs`` and ``paper`` learn with, as when their tables were measured."""
+DEFAULTS = "guardwrap.session.twisting.defaults_for"
 LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
 
 
@@ -139,8 +142,8 @@ def measure_words(path: str, bank: Sequence[str], words: Sequence[str], out: Pat
         print(word, {name: line[name] for name in ("Z", "attempts a text", "evidence")}, flush=True)
 
 
-def learned(guarded: GuardedGenerator, seed: int) -> Twist:
-    """Return the twist of a wrapper, after it has learned from attempts with a seed."""
+def learned(guarded: GuardedGenerator, seed: int, shift: int = 0) -> Twist:
+    """Return the twist of a wrapper, after it has learned; ``shift`` is added to the seeds of the attempts for that."""
     twists: list[Twist] = []
     make, learn = Twists.twist, TwistedConstraint.learn
 
@@ -151,7 +154,6 @@ def learned(guarded: GuardedGenerator, seed: int) -> Twist:
     def seeded(self: TwistedConstraint, prompts: Any, attempts: Any) -> Any:
         return learn(self, prompts, lambda some, its, count, its_seed: attempts(some, its, count, its_seed + shift))
 
-    shift = 100_000 * seed  # the seeds of rounds are the attempts before them
     with mock.patch.object(Twists, "twist", kept), mock.patch.object(TwistedConstraint, "learn", seeded):
         guarded.attempts("", 1, seed=seed, **SETTINGS)
     return twists[0]
@@ -191,28 +193,49 @@ def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> flo
     return float(1 / (share * ratio(high).mean()))
 
 
-def exact_draws(path: str, folder: Path, word: str) -> tuple[Any, Any, list[list[int]], float]:
-    """Return the model, its tokenizer, the draws of g for a word, and Z."""
-    model, tokenizer = load(path)
-    rows = rows_of(folder)
-    exact = [row for row, text in zip(rows, texts_of(tokenizer, rows), strict=True) if has(word, text)]
-    ends = [ended(row, tokenizer.eos_token_id) for row in exact[:MOST_EXACT]]
-    return model, tokenizer, ends, len(exact) / len(rows)
+class Bank(NamedTuple):
+    """A model with its tokenizer, and the tokens and the text of each of its own texts."""
+
+    model: Any
+    tokenizer: Any
+    rows: Sequence[list[int]]
+    texts: Sequence[str]
+
+    @classmethod
+    def read(cls, path: str, folder: Path) -> "Bank":
+        """Load a model and read its texts."""
+        model, tokenizer = load(path)
+        rows = rows_of(folder)
+        return cls(model, tokenizer, rows, texts_of(tokenizer, rows))
+
+    def exact(self, word: str) -> tuple[list[list[int]], int]:
+        """Return up to ``MOST_EXACT`` draws of g for a word, and how many there are."""
+        exact = [row for row, text in zip(self.rows, self.texts, strict=True) if has(word, text)]
+        return [ended(row, self.tokenizer.eos_token_id) for row in exact[:MOST_EXACT]], len(exact)
+
+    def guarded(self, rule: Keyword, proposal: Twisted) -> GuardedGenerator:
+        """Return a wrapper of the model."""
+        return GuardedGenerator(self.model, rule, tokenizer=self.tokenizer, proposal=proposal, batch_size=64)
+
+    def costs(self, twist: Twist, exact: Sequence[Sequence[int]], share: float) -> list[float]:
+        """Return the attempts that a text takes for a TVD of .1 and of .05; ``share`` is Z."""
+        logs = log_weights(self.model, twist, exact, self.tokenizer.bos_token_id)
+        return [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES]
 
 
 def measure_costs(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
     """Write a line for each word that has none in the file: what QRS costs with several shares of the model."""
+    bank = Bank.read(path, folder)
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
-        if word in finished:
+        exact, count = bank.exact(word)
+        if word in finished or not exact:
             continue
-        model, tokenizer, exact, share = exact_draws(path, folder, word)
-        twist = learned(GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted()), seed)
-        costs = {}
-        for own in SHARES:
-            logs = log_weights(model, dataclasses.replace(twist, model_share=own), exact, tokenizer.bos_token_id)
-            costs[own] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in (0.1, 0.05)]
-        written(out, {"word": word, "Z": share, "exact": len(exact), "seed": seed, "attempts at .1 and .05": costs})
+        share = count / len(bank.rows)
+        with mock.patch(DEFAULTS, return_value=EARLIER):
+            twist = learned(bank.guarded(Keyword(word), Twisted()), seed)
+        costs = {own: bank.costs(dataclasses.replace(twist, model_share=own), exact, share) for own in SHARES}
+        written(out, {"word": word, "Z": share, "exact": count, "seed": seed, "attempts at .1 and .05": costs})
 
 
 def written(out: Path, line: dict[str, Any]) -> None:
@@ -245,10 +268,9 @@ def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
     rule = Keyword("dragon", case_sensitive=True, whole_words=False)
     with out.open("w", encoding="utf-8") as file:
         for strength, share in itertools.product((0.6, 0.8, 1.0), (0.0, 0.2, 0.6)):
-            proposal = Twisted(attempts=PAPER_LEARNS)
-            guarded = GuardedGenerator(model, rule, tokenizer=tokenizer, proposal=proposal, batch_size=64)
-            defaults = Defaults(strength, share, PAPER_LEARNS)
-            with mock.patch("guardwrap.session.twisting.defaults_for", lambda automaton, defaults=defaults: defaults):
+            guarded = GuardedGenerator(model, rule, tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
+            defaults = EARLIER._replace(strength=strength, model_share=share)
+            with mock.patch(DEFAULTS, return_value=defaults):
                 twist = learned(guarded, seed)
                 (attempts,) = guarded.attempts("", 616, seed=seed, **SETTINGS)
             logs = log_weights(model, twist, exact, tokenizer.bos_token_id)

@@ -20,31 +20,30 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from rare import WORDS, attempts_a_text, exact_draws, learned, lines_of, log_weights, written
+from rare import DISTANCES, WORDS, Bank, learned, lines_of, written
 
-from guardwrap import GuardedGenerator, Keyword, Twisted
+from guardwrap import Keyword, Twisted
 
 ATTEMPTS = (384, 768, 1536)
 STRENGTHS = (0.5, 0.65, 0.8)
-DISTANCES = (0.1, 0.05)
 
 
 def measure(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
     """Write a line for each word and number of attempts that have none in the file with this seed."""
+    texts = Bank.read(path, bank)
     finished = {(line["word"], line["learning"], line["seed"]) for line in lines_of(out)}
     for word, attempts in itertools.product(words, ATTEMPTS):
-        if (word, attempts, seed) in finished:
+        exact, count = texts.exact(word)
+        if (word, attempts, seed) in finished or not exact:
             continue
-        model, tokenizer, exact, share = exact_draws(path, bank, word)
-        proposal = Twisted(attempts=attempts)
-        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=proposal, batch_size=64)
+        share = count / len(texts.rows)
+        guarded = texts.guarded(Keyword(word), Twisted(attempts=attempts))
         began = time.process_time()
-        twist = learned(guarded, seed)
-        line = {"word": word, "Z": share, "exact": len(exact), "learning": attempts, "seed": seed}
+        twist = learned(guarded, seed, 100_000 * seed)
+        line = {"word": word, "Z": share, "exact": count, "learning": attempts, "seed": seed}
         line["cpu seconds"] = round(time.process_time() - began, 1)
         for strength in STRENGTHS:
-            logs = log_weights(model, dataclasses.replace(twist, strength=strength), exact, tokenizer.bos_token_id)
-            line[f"attempts at {strength}"] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES]
+            line[f"attempts at {strength}"] = texts.costs(dataclasses.replace(twist, strength=strength), exact, share)
         written(out, line)
 
 

@@ -40,7 +40,7 @@ from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, Values
 from guardwrap.twists.tilt import LIKELY, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
-from guardwrap.twists.twist import ANY_END, MUST_END, Defaults, defaults_for
+from guardwrap.twists.twist import defaults_for
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 
 RULE = Keyword("ab", whole_words=False, min_count=1, max_count=1)
@@ -382,14 +382,15 @@ def test_what_no_automaton_follows_is_masked(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "defaults"),
     [
-        (RULE, ANY_END),
-        (Length(max=3, unit="characters"), ANY_END),
-        (Length(max=3, unit="characters") & Finished(), MUST_END),
-        (RULE & Finished(), MUST_END),
+        (RULE, (0.65, 0.6, 768)),
+        (Length(max=3, unit="characters"), (0.65, 0.6, 768)),
+        (Length(max=3, unit="characters") & Finished(), (0.8, 0.0, 384)),
+        (RULE & Finished(), (0.8, 0.0, 384)),
     ],
 )
-def test_steps_of_the_model_are_for_texts_that_pass_without_an_end(rule: Constraint, defaults: Defaults) -> None:
+def test_steps_of_the_model_are_for_texts_that_pass_without_an_end(
+    rule: Constraint, defaults: tuple[float, float, int]
+) -> None:
     automaton = automaton_of(rule)
     assert automaton is not None
-    assert defaults_for(automaton) is defaults
-    assert ANY_END.model_share > MUST_END.model_share == 0
+    assert defaults_for(automaton) == defaults
