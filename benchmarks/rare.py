@@ -52,6 +52,7 @@ SETTINGS: dict[str, Any] = {
     "top_p": 1.0,
     "max_new_tokens": TOKENS,
 }
+PAPER = 1000
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` and ``paper`` learn with, as when their tables were measured."""
@@ -208,10 +209,10 @@ class Bank(NamedTuple):
         rows = rows_of(folder)
         return cls(model, tokenizer, rows, texts_of(tokenizer, rows))
 
-    def exact(self, word: str) -> tuple[list[list[int]], int]:
-        """Return up to ``MOST_EXACT`` draws of g for a word, and how many there are."""
+    def exact(self, word: str, most: int | None = MOST_EXACT) -> tuple[list[list[int]], int]:
+        """Return up to ``most`` draws of g for a word, and how many there are."""
         exact = [row for row, text in zip(self.rows, self.texts, strict=True) if has(word, text)]
-        return [ended(row, self.tokenizer.eos_token_id) for row in exact[:MOST_EXACT]], len(exact)
+        return [ended(row, self.tokenizer.eos_token_id) for row in exact[:most]], len(exact)
 
     def guarded(self, rule: Keyword, proposal: Twisted) -> GuardedGenerator:
         """Return a wrapper of the model."""
@@ -260,30 +261,30 @@ def kl_with_interval(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
 
 
 def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
-    """Write a line for each strength and share of the model: what 616 attempts after 384 of learning give."""
-    model, tokenizer = load(path)
-    rows = rows_of(folder)
-    bank = texts_of(tokenizer, rows)
-    exact = [ended(row, tokenizer.eos_token_id) for row, text in zip(rows, bank, strict=True) if "dragon" in text]
-    rule = Keyword("dragon", case_sensitive=True, whole_words=False)
-    with out.open("w", encoding="utf-8") as file:
-        for strength, share in itertools.product((0.6, 0.8, 1.0), (0.0, 0.2, 0.6)):
-            guarded = GuardedGenerator(model, rule, tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
-            defaults = EARLIER._replace(strength=strength, model_share=share)
-            with mock.patch(DEFAULTS, return_value=defaults):
-                twist = learned(guarded, seed)
-                (attempts,) = guarded.attempts("", 616, seed=seed, **SETTINGS)
-            logs = log_weights(model, twist, exact, tokenizer.bos_token_id)
-            line = {
-                "strength": strength,
-                "share of the model": share,
-                "acceptance": round(sum(attempt.satisfied for attempt in attempts) / len(attempts), 3),
-                "KL(g||g')": kl_with_interval(logs, seed),
-                "attempts at a TVD of .1": round(attempts_a_text(logs, len(exact) / len(rows), 0.1), 1),
-                "exact draws": len(exact),
-            }
-            file.write(json.dumps(line) + "\n")
-            print(json.dumps(line), flush=True)
+    """Write a line for each setting that has none in the file: what 1 000 attempts give, those of learning included."""
+    bank = Bank.read(path, folder)
+    every = [row for row, text in zip(bank.rows, bank.texts, strict=True) if "dragon" in text]
+    exact, share = [ended(row, bank.tokenizer.eos_token_id) for row in every[:MOST_EXACT]], len(every) / len(bank.rows)
+    finished = {(line["learning"], line["strength"], line["share of the model"]) for line in lines_of(out)}
+    for setting in (*itertools.product((384,), (0.6, 0.8, 1.0), (0.0, 0.2, 0.6)), (768, 0.65, 0.2), (768, 0.65, 0.6)):
+        if setting in finished:
+            continue
+        learning, strength, own = setting
+        guarded = bank.guarded(Keyword("dragon", case_sensitive=True, whole_words=False), Twisted())
+        with mock.patch(DEFAULTS, return_value=Defaults(strength, own, learning)):
+            twist = learned(guarded, seed)
+            (attempts,) = guarded.attempts("", PAPER - learning, seed=seed, **SETTINGS)
+        logs = log_weights(bank.model, twist, exact, bank.tokenizer.bos_token_id)
+        line = {
+            "learning": learning,
+            "strength": strength,
+            "share of the model": own,
+            "acceptance": round(sum(attempt.satisfied for attempt in attempts) / len(attempts), 3),
+            "KL(g||g')": kl_with_interval(logs, seed),
+            "attempts at a TVD of .1": round(attempts_a_text(logs, share, 0.1), 1),
+            "exact draws": len(exact),
+        }
+        written(out, line)
 
 
 def ended(row: Sequence[int], end: int) -> list[int]:
