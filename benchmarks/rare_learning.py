@@ -3,14 +3,14 @@
     python benchmarks/rare.py bank --model PATH --bank FOLDER --batches 258
     python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-learning.jsonl --seed 1
     python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-learning.jsonl --table
-    python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-limit.jsonl --limit
+    python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-examples.jsonl --examples
 
 For each word of ``rare.py``, a twist learns from 384, 768 and 1 536 attempts. Its log-weights of exact draws of g then
 give the attempts that a text takes by QRS for a true distance of .1 and of .05, with ψ to several powers. Learning from
 other attempts may give another figure, so measure several seeds. Lines that exist are not measured again.
 
-``--limit`` instead fits the tilt to exact draws of g that the log-weights are not taken of, 60 of them and all: what a
-twist of this form can reach with however many attempts of learning.
+``--examples`` instead gives twists 20, 60 and up to 500 texts of g to learn from, other ones than the exact draws by
+which they are judged.
 """
 
 import argparse
@@ -27,7 +27,6 @@ import transformers
 from rare import (
     DISTANCES,
     MOST_EXACT,
-    TOKENS,
     WORDS,
     Bank,
     attempts_a_text,
@@ -39,14 +38,10 @@ from rare import (
 )
 
 from guardwrap import Keyword, Twisted
-from guardwrap.twists.state_values import Values
-from guardwrap.twists.tilt import StepRecords, TiltData
-from guardwrap.twists.token_embeddings import TokenEmbeddings
-from guardwrap.twists.twist import Twist
 
 ATTEMPTS = (384, 768, 1536)
 STRENGTHS = (0.5, 0.65, 0.8)
-FITTED = (60, 500)
+EXAMPLES = (20, 60, 500)
 
 
 def measure(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
@@ -68,52 +63,27 @@ def measure(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -
         written(out, line)
 
 
-@torch.no_grad()
-def tilt_of(texts: Bank, twist: Twist, exact: Sequence[Sequence[int]]) -> Values:
-    """Return the tilt that is fitted to exact draws of g, as learning fits it to weighted attempts."""
-    embeddings = TokenEmbeddings.of(texts.model)
-    assert embeddings is not None
-    records = StepRecords(len(exact), TOKENS)
-    for row in exact:
-        laws = texts.model(torch.tensor([[texts.tokenizer.bos_token_id, *row[:-1]]])).logits[0].double().log_softmax(-1)
-        recording = dataclasses.replace(twist, model_share=0.0, records=records)
-        for place, (token, law) in enumerate(zip(row, laws.numpy(), strict=True)):
-            before = tuple(row[:place])
-            recording.log_factors(before, None, law)
-            step = records.steps.get(before)
-            if step is None:  # success is likely already
-                break
-            # It is known where the text leapt, and its weight is 1.
-            leapt = token in step.leaps.tolist()
-            leaps = np.array([token] if leapt else [], dtype=np.int32)
-            step = dataclasses.replace(step, leaps=leaps, worths=np.ones(len(leaps)), log_weight=lambda _: 0.0)
-            records.steps[before] = step
-    data = TiltData()
-    data.add(exact, records)
-    return data.fitted(embeddings)
-
-
-def measure_limit(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
-    """Write a line for each word that has none in the file: what a twist costs whose tilt is fitted to exact draws."""
+def measure_examples(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
+    """Write a line for each word that has none in the file: what twists cost that learned from texts of g."""
     texts = Bank.read(path, bank)
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
-        every, count = texts.exact(word, most=None)
-        if word in finished or count < 2 * min(FITTED):
+        exact, count = texts.exact(word, most=None)
+        judged = exact[: min(MOST_EXACT, count - EXAMPLES[1])]
+        others, share = exact[len(judged) :], count / len(texts.rows)
+        if word in finished or len(judged) < EXAMPLES[1]:
             continue
-        judged = every[: min(MOST_EXACT, count - min(FITTED))]
-        others = every[len(judged) :]
-        share = count / len(texts.rows)
-        twist = learned(texts.guarded(Keyword(word), Twisted()), seed, 100_000 * seed)
-        line: dict[str, Any] = {"word": word, "Z": share, "seed": seed, "learned": texts.costs(twist, judged, share)}
-        for most in FITTED:
-            some = others[:most]
-            fitted = dataclasses.replace(twist, tilt=tilt_of(texts, twist, some))
-            logs = log_weights(texts.model, fitted, judged, texts.tokenizer.bos_token_id)
-            line[f"fitted to {len(some)}"] = [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES]
+        line: dict[str, Any] = {"word": word, "Z": share, "seed": seed}
+        for most in sorted({min(most, len(others)) for most in EXAMPLES}):
+            given = texts.tokenizer.batch_decode(others[:most], skip_special_tokens=True)
+            twist = learned(texts.guarded(Keyword(word), Twisted(examples=given)), seed, 100_000 * seed)
+            logs = log_weights(texts.model, twist, judged, texts.tokenizer.bos_token_id)
             # a' gives texts that pass with the probability Z E_g[1/w].
-            line[f"acceptance and KL, {len(some)}"] = [round(share * float(np.exp(-logs).mean()), 3)]
-            line[f"acceptance and KL, {len(some)}"] += kl_with_interval(logs, seed)
+            line[f"{most} texts"] = {
+                "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],
+                "acceptance": round(share * float(np.exp(-logs).mean()), 3),
+                "KL(g||g')": kl_with_interval(logs, seed),
+            }
         written(out, line)
 
 
@@ -151,7 +121,7 @@ def main() -> None:
     parser.add_argument("--words", default=",".join(WORDS))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", action="store_true", help="fit the tilt to exact draws")
+    parser.add_argument("--examples", action="store_true", help="learn from texts of g")
     parser.add_argument("--table", action="store_true", help="write the table of the lines that there are")
     options = parser.parse_args()
     if options.table:
@@ -159,7 +129,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
-    measured = measure_limit if options.limit else measure
+    measured = measure_examples if options.examples else measure
     measured(options.model, options.bank, options.words.split(","), options.out, options.seed)
 
 

@@ -27,7 +27,7 @@ from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.samplers.collecting import collecting
-from guardwrap.scheduling.backend import Backend
+from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
@@ -38,7 +38,6 @@ from guardwrap.session.fallback import OnExhausted
 from guardwrap.session.repair import Repair
 from guardwrap.session.telemetry import CallSpan, traced_by, work_span
 from guardwrap.session.twisting import PROMPTS, Learned, Spent, Twists
-from guardwrap.twists.twist import Twist
 
 __all__ = ["Job", "RequestOptions", "backend_for"]
 
@@ -217,7 +216,9 @@ class Job:
             first = [replace(prompt, learning=cost.usage) for prompt, cost in zip(first, costs, strict=True)]
         return chain(first, prompts)
 
-    def _attempts(self, prompts: Sequence[PreparedPrompt], twists: Sequence[Twist], count: int, seed: int) -> Learned:
+    def _attempts(
+        self, prompts: Sequence[PreparedPrompt], twists: Sequence[TokenTwist], count: int, seed: int
+    ) -> Learned:
         """Draw attempts that are not returned, ``count`` for each prompt."""
         sampler, attempts = collecting(weigh=False)
         weighing = sampler._replace(weighs=True)  # by what the twist notes, also where a cannot be computed afterwards

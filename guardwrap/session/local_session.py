@@ -237,7 +237,9 @@ class LocalSession(BaseSession):
     def left_to_learn(self, options: Mapping[str, Any]) -> int:
         """Return the most attempts that the twist of a call has still to be learned from; 0 without a twist."""
         twists = self.job({**options, "seed": 0}).twists
-        return 0 if twists is None else sum(twists.constraint.sizes[twists.constraint.rounds :])
+        if twists is None or twists.constraint.learned:
+            return 0
+        return sum(twists.constraint.sizes[twists.constraint.rounds :]) + len(twists.constraint.examples)
 
     def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Figures | None:
         """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise.
@@ -405,14 +407,17 @@ class LocalSession(BaseSession):
         assert proposal.twisted is not None
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
         source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
-        path, attempts = proposal.twisted.learned, proposal.twisted.attempts
+        path, attempts, examples = proposal.twisted.learned, proposal.twisted.attempts, proposal.twisted.examples
         # What was learned from other numbers of attempts is kept beside it.
-        key = constraint.digest, *map(id, source), stable, attempts if path is None else str(path)
+        key = constraint.digest, *map(id, source), stable, (attempts, examples) if path is None else str(path)
         with self._learning:
             known = self._learned.get(key)
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
         model = proposal.pipe.model
-        twisted = known[0] if known else TwistedConstraint.of(constraint, stable.vocabulary, model, attempts)
+        twisted = known[0] if known else None
+        if twisted is None:
+            ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in examples or ()]
+            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, ids)
         if twisted is None:
             return None
         if known is None and path is not None:

@@ -13,12 +13,15 @@ import numpy as np
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
+from guardwrap.formatting import counted
 from guardwrap.metrics import effective_sample_size
 from guardwrap.outcomes import Usage
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers.protocol import Attempt
+from guardwrap.scheduling.backend import TokenTwist
 from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.recited import Recited
 from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
@@ -50,6 +53,9 @@ MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automa
 _TOO_LONG = (
     "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
 )
+
+_NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
+
 
 _READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
@@ -117,7 +123,7 @@ class Learned(NamedTuple):
         return min(worths)
 
 
-DrawAttempts = Callable[[Sequence[PreparedPrompt], Sequence[Twist], int, int], Learned]
+DrawAttempts = Callable[[Sequence[PreparedPrompt], Sequence[TokenTwist], int, int], Learned]
 """Draws attempts for each of several prompts with their twists: how many for each, and a seed."""
 
 
@@ -129,6 +135,8 @@ class TwistedConstraint:
     ----------
     sizes : tuple of int
         The attempts of each round of learning.
+    examples : tuple of tuple of int
+        Tokens of texts to fit the tilt to, instead of attempts; empty for none.
     embeddings : TokenEmbeddings or None
         The output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt.
     values : numpy.ndarray or None
@@ -149,6 +157,7 @@ class TwistedConstraint:
     counts: SoftCounts
     title: str = ""
     sizes: tuple[int, ...] = ()
+    examples: tuple[tuple[int, ...], ...] = ()
     embeddings: TokenEmbeddings | None = None
     values: Values | None = None
     tilt: Values | None = None
@@ -161,14 +170,21 @@ class TwistedConstraint:
 
     @classmethod
     def of(
-        cls, constraint: Constraint, vocabulary: Vocabulary | None, model: Any, attempts: int | None
+        cls,
+        constraint: Constraint,
+        vocabulary: Vocabulary | None,
+        model: Any,
+        attempts: int | None,
+        examples: Sequence[Sequence[int]] = (),
     ) -> TwistedConstraint | None:
         """Return the constraint with its automaton, to learn from attempts of a model; None if there is none.
+
+        ``examples`` are the tokens of satisfying texts to learn from.
 
         Raises
         ------
         UsageError
-            If the text of tokens is not known.
+            If the text of tokens is not known, or no example satisfies the constraint.
         """
         if vocabulary is None:
             raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
@@ -176,8 +192,11 @@ class TwistedConstraint:
         if automaton is None:
             return None
         states = TokenStates(automaton, vocabulary)
-        sizes = rounds_of(attempts or defaults_for(automaton).attempts)
-        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, TokenEmbeddings.of(model))
+        if examples and not any(automaton.cut[states.read(ids)[0]] for ids in examples):
+            raise UsageError(_NONE_PASSES.format(counted(len(examples), "text"), constraint.title))
+        sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults_for(automaton).attempts))
+        texts = tuple(tuple(ids) for ids in examples)
+        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, TokenEmbeddings.of(model))
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -270,7 +289,10 @@ class TwistedConstraint:
                 self.spent = Spent.total((self.spent, *drawn))
                 if sum(spent.attempts for spent in drawn) < count * len(prompts):
                     return costs
-                self.rounds = len(self.sizes) if learned.worth >= ENOUGH else self.rounds + 1
+                rounds = len(self.sizes) if learned.worth >= ENOUGH else self.rounds + 1
+                if rounds == len(self.sizes) and self.examples:
+                    costs[0] = Spent.total((costs[0], self._recite(prompts[0], attempts)))
+                self.rounds = rounds  # from here on, other calls do not wait
             self._data = TiltData()
         return costs
 
@@ -296,9 +318,31 @@ class TwistedConstraint:
         strength, share, _ = defaults_for(self.states.automaton)
         return replace(twist, strength=strength, model_share=share, tilt=self.tilt, records=records)
 
+    def _recite(self, prompt: PreparedPrompt, attempts: DrawAttempts) -> Spent:
+        """Fit the tilt to the examples, as texts of a prompt."""
+        if self.embeddings is None:
+            return Spent()
+        began = time.monotonic()
+        after: dict[tuple[int, ...], set[int]] = {}
+        for ids in self.examples:
+            for place, token in enumerate(ids):
+                after.setdefault(ids[:place], set()).add(token)
+        records = StepRecords(len(self.examples), prompt.law.most_new, after)
+        strength, _, _ = defaults_for(self.states.automaton)
+        most = prompt.law.most_new
+        twist = Twist(self.states, self.values, prompt.law.end_ids, most, strength=strength, records=records)
+        drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
+        data = TiltData()
+        data.add_draws(self.examples, records)
+        tilt = data.fitted(self.embeddings)
+        self.tilt = tilt if tilt.any() else None
+        spent = Spent.total(drawn.spent)._replace(seconds=time.monotonic() - began)
+        self.spent = Spent.total((self.spent, spent))
+        return spent
+
     def _fit(self, twists: Sequence[Twist], learned: Learned) -> None:
         """Fit the tilt to the attempts so far."""
-        if self.embeddings is None:
+        if self.embeddings is None or self.examples:
             return
         for twist, attempts in zip(twists, learned.attempts, strict=True):
             if twist.records is not None:

@@ -12,8 +12,8 @@ probability under a that its next token makes success likely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,15 +77,20 @@ class StepRecords:
     ----------
     attempts, most
         The number of attempts, and the most tokens of each.
+    always
+        Next tokens that are kept in any case, by the tokens before: those of texts that are known beforehand.
     """
 
     attempts: int
     most: int
+    always: Mapping[tuple[int, ...], Collection[int]] = field(default_factory=dict)
     steps: dict[tuple[int, ...], Step] = field(default_factory=dict)
 
     @property
     def kept(self) -> int:
         """How many of the most likely tokens of a step are kept."""
+        if self.always:  # v fits their tokens, so that it must not forget what else could have been drawn
+            return _MOST
         return min(max(_MOST_KEPT // (self.attempts * self.most * 2), _LEAST), _MOST)
 
 
@@ -96,6 +101,7 @@ def step_of(
     log_tilts: Vector,
     worths: Vector,
     log_weight: Callable[[int], float],
+    always: Collection[int] = (),
 ) -> Step:
     """Return what is kept of a step.
 
@@ -116,12 +122,18 @@ def step_of(
         a(x) ψ(state after x) where success is likely from there, and 0 elsewhere, ``[columns]``.
     log_weight
         Returns log a(x)/a'(x) in nats of a next token x.
+    always
+        Tokens to keep in any case.
     """
     columns = np.flatnonzero(log_shares > -np.inf)
     logs, tilts = log_shares[columns], log_tilts[columns]
     if len(columns) > 2 * kept:
         tilted = logs + tilts
         parts = np.argpartition(-tilted, kept)
+        if always:
+            of_columns = columns if tokens is None else tokens[columns]
+            parts = np.append(np.flatnonzero(np.isin(of_columns, list(always))), parts)
+            parts = parts[np.sort(np.unique(parts, return_index=True)[1])]  # they come first
         best, others = parts[:kept], np.sort(parts[kept:])
         top = tilted[others].max()
         sums = np.cumsum(np.exp(tilted[others] - top))
@@ -177,6 +189,22 @@ class TiltData:
                 log_weight += step.log_weight(token)
             if sum(worths) > 0:
                 self.attempts.append(_Attempt(steps, tokens, np.array(worths)))
+
+    def add_draws(self, texts: Sequence[Sequence[int]], records: StepRecords) -> None:
+        """Add draws of g for one prompt, each with its new tokens. Each has the weight 1 where it leaps."""
+        for token_ids in texts:
+            ids, steps = tuple(token_ids), list[Step]()
+            for place, token in enumerate(ids):
+                step = records.steps.get(ids[:place])
+                if step is None:
+                    break
+                steps.append(step)
+                if token in step.leaps:
+                    steps[-1] = replace(step, leaps=np.array([token], dtype=np.int32), worths=np.ones(1))
+                    worths = np.zeros(len(steps))
+                    worths[-1] = 1.0
+                    self.attempts.append(_Attempt(steps, list(ids[: len(steps)]), worths))
+                    break
 
     def fitted(self, embeddings: TokenEmbeddings) -> Vector:
         """Return e_x · v of each token in nats, ``[tokens]``, for the v that explains the attempts best.

@@ -149,8 +149,8 @@ class Twist:
             log_norm = _log_sum(log_probabilities + factors)
             worths = np.where(ahead >= _LOG_LIKELY, np.exp(log_probabilities + ahead), 0.0)
             log_weight = partial(self._log_weight, state, begins, left, log_sum, log_norm)
-            kept = self.records.kept
-            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, log_weight)
+            kept, always = self.records.kept, self.records.always.get(tuple(token_ids), ())
+            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, log_weight, always)
         return factors
 
     def _ending(self, state: int) -> float:

@@ -69,6 +69,9 @@ class _Twist(_Strict):
     attempts: int | None = Field(
         None, description="Attempts to learn from, at least 64. Null for 768, or 384 if a text must end to pass."
     )
+    examples: tuple[str, ...] | None = Field(
+        None, description="Texts of the model that satisfy the constraint, to learn from; then attempts are 128."
+    )
 
 
 class _OneOf(_Strict):
