@@ -291,7 +291,10 @@ class TwistedConstraint:
                     return costs
                 rounds = len(self.sizes) if learned.worth >= ENOUGH else self.rounds + 1
                 if rounds == len(self.sizes) and self.examples:
-                    costs[0] = Spent.total((costs[0], self._recite(prompts[0], attempts)))
+                    spent = self._recite(prompts[0], attempts)
+                    costs[0] = Spent.total((costs[0], spent))
+                    if self.embeddings is not None and spent.attempts < len(self.examples):
+                        return costs
                 self.rounds = rounds  # from here on, other calls do not wait
             self._data = TiltData()
         return costs

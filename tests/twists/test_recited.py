@@ -7,6 +7,7 @@ import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
 from guardwrap.errors import UsageError
+from guardwrap.session import twisting
 from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.twists.recited import Recited
 from guardwrap.twists.tilt import TiltData
@@ -141,6 +142,24 @@ def test_what_was_learned_is_saved(tmp_path):
     guarded.save_twist(tmp_path / "it.npz")
     again = GuardedGenerator(world.pipeline(), RULE, proposal=Twisted(learned=tmp_path / "it.npz"), seed=3)
     assert again.run(world.prompt, num_return_sequences=5, **world.settings)[0].texts == first.texts
+
+
+def test_texts_that_a_time_limit_cuts_off_are_recited_by_the_next_call(monkeypatch):
+    world = world_of()
+    guarded = twisted_of(world, ["ab", "cab", "bab"])
+    right = twisting.TwistedConstraint._recite
+
+    def cut(self, prompt, attempts):
+        return right(self, prompt, lambda prompts, twists, count, seed: attempts(prompts[:1], twists[:1], count, seed))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(twisting.TwistedConstraint, "_recite", cut)
+        assert guarded.run(world.prompt, **world.settings)[0].ok
+    (twisted,) = learned(guarded)
+    assert not twisted.learned
+    assert guarded.run(world.prompt, **world.settings)[0].ok
+    assert twisted.learned
+    assert twisted.spent.attempts == 128 + 1 + 64 + 3
 
 
 def test_without_embeddings_texts_are_no_help(monkeypatch):
