@@ -264,8 +264,8 @@ def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, A
         if isinstance(proposal, Twisted) and proposal.learned is not None:
             raise bad("guardwrap.proposal.twisted.learned", "a request cannot name a file of the server; leave it out")
         if isinstance(proposal, Twisted) and proposal.examples is not None:
-            bad_examples = "a request gives no texts to learn from; use a proposal of the server"
-            raise bad("guardwrap.proposal.twisted.examples", bad_examples)
+            why = "a request gives no texts to learn from; use a proposal of the server"
+            raise bad("guardwrap.proposal.twisted.examples", why)
         if isinstance(proposal, Twisted) and (proposal.attempts or 0) > _MOST_LEARNED:
             most = f"a request learns from at most {_MOST_LEARNED} attempts; use a proposal of the server for more"
             raise bad("guardwrap.proposal.twisted.attempts", most)

@@ -56,7 +56,6 @@ _TOO_LONG = (
 
 _NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
 
-
 _READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
@@ -192,7 +191,8 @@ class TwistedConstraint:
         if automaton is None:
             return None
         states = TokenStates(automaton, vocabulary)
-        if examples and not any(automaton.cut[states.read(ids)[0]] for ids in examples):
+        passing = automaton.cut | automaton.ended
+        if examples and not any(passing[states.read(ids)[0]] for ids in examples):
             raise UsageError(_NONE_PASSES.format(counted(len(examples), "text"), constraint.title))
         sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults_for(automaton).attempts))
         texts = tuple(tuple(ids) for ids in examples)

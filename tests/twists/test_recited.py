@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
+from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Twisted, qrs
 from guardwrap.errors import UsageError
 from guardwrap.session import twisting
 from guardwrap.testing import goodness_of_fit, llama_world
@@ -104,6 +104,14 @@ def test_whatever_the_texts_qrs_goes_to_g():
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], gold) > 1e-3
     (outcome,) = guarded.run(world.prompt, sampler="rejection", num_return_sequences=3_000, **world.settings)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], gold) < 1e-9
+
+
+def test_texts_that_must_end_are_learned_from():
+    world = world_of()
+    guarded = twisted_of(world, ["ab", "cab", "cc"], RULE & Finished())
+    (outcome,) = guarded.run(world.prompt, sampler="qrs", **world.settings)
+    assert outcome.ok
+    assert outcome.report.usage.learning_attempts == 131
 
 
 def test_other_texts_are_learned_apart_and_attempts_are_for_the_values(monkeypatch):
