@@ -55,7 +55,7 @@ SETTINGS: dict[str, Any] = {
 PAPER = 1000
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
-"""What ``costs`` and ``paper`` learn with, as when their tables were measured."""
+"""What ``costs`` learns with, as when its table was measured."""
 DEFAULTS = "guardwrap.session.twisting.defaults_for"
 LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
 

@@ -75,8 +75,8 @@ def measure_examples(path: str, bank: Path, words: Sequence[str], out: Path, see
             continue
         line: dict[str, Any] = {"word": word, "Z": share, "seed": seed}
         for most in sorted({min(most, len(others)) for most in EXAMPLES}):
-            given = texts.tokenizer.batch_decode(others[:most], skip_special_tokens=True)
-            twist = learned(texts.guarded(Keyword(word), Twisted(examples=given)), seed, 100_000 * seed)
+            examples = texts.tokenizer.batch_decode(others[:most], skip_special_tokens=True)
+            twist = learned(texts.guarded(Keyword(word), Twisted(examples=examples)), seed, 100_000 * seed)
             logs = log_weights(texts.model, twist, judged, texts.tokenizer.bos_token_id)
             # a' gives texts that pass with the probability Z E_g[1/w].
             line[f"{most} texts"] = {

@@ -260,12 +260,12 @@ class Twisted:
         if self.attempts is not None:
             require_whole("attempts", self.attempts, 64)
         if self.examples is not None:
-            given = self.examples
-            if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(x, str) for x in given):
+            texts = self.examples
+            if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(isinstance(x, str) for x in texts):
                 raise UsageError("Twisted(examples=...): give a list of texts that satisfy the constraint")
             if self.learned is not None:
                 raise UsageError("Twisted(learned=...) learns nothing more; leave examples= or learned= out")
-            object.__setattr__(self, "examples", tuple(given))
+            object.__setattr__(self, "examples", tuple(texts))
 
 
 def only_masks(proposal: Any) -> bool:

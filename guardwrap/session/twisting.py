@@ -135,7 +135,7 @@ class TwistedConstraint:
     sizes : tuple of int
         The attempts of each round of learning.
     examples : tuple of tuple of int
-        Tokens of texts to fit the tilt to, instead of attempts; empty for none.
+        Tokens of texts to fit the tilt to, instead of attempts; empty for none, and without embeddings.
     embeddings : TokenEmbeddings or None
         The output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt.
     values : numpy.ndarray or None
@@ -195,8 +195,9 @@ class TwistedConstraint:
         if examples and not any(passing[states.read(ids)[0]] for ids in examples):
             raise UsageError(_NONE_PASSES.format(counted(len(examples), "text"), constraint.title))
         sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults_for(automaton).attempts))
-        texts = tuple(tuple(ids) for ids in examples)
-        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, TokenEmbeddings.of(model))
+        embeddings = TokenEmbeddings.of(model)
+        texts = () if embeddings is None else tuple(tuple(ids) for ids in examples)
+        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, embeddings)
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -293,7 +294,7 @@ class TwistedConstraint:
                 if rounds == len(self.sizes) and self.examples:
                     spent = self._recite(prompts[0], attempts)
                     costs[0] = Spent.total((costs[0], spent))
-                    if self.embeddings is not None and spent.attempts < len(self.examples):
+                    if spent.attempts < len(self.examples):
                         return costs
                 self.rounds = rounds  # from here on, other calls do not wait
             self._data = TiltData()
@@ -323,16 +324,14 @@ class TwistedConstraint:
 
     def _recite(self, prompt: PreparedPrompt, attempts: DrawAttempts) -> Spent:
         """Fit the tilt to the examples, as texts of a prompt."""
-        if self.embeddings is None:
-            return Spent()
-        began = time.monotonic()
+        assert self.embeddings is not None
+        began, most = time.monotonic(), prompt.law.most_new
         after: dict[tuple[int, ...], set[int]] = {}
         for ids in self.examples:
             for place, token in enumerate(ids):
                 after.setdefault(ids[:place], set()).add(token)
-        records = StepRecords(len(self.examples), prompt.law.most_new, after)
-        strength, _, _ = defaults_for(self.states.automaton)
-        most = prompt.law.most_new
+        records = StepRecords(len(self.examples), most, after)
+        strength = defaults_for(self.states.automaton).strength
         twist = Twist(self.states, self.values, prompt.law.end_ids, most, strength=strength, records=records)
         drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
         data = TiltData()

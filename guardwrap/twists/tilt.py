@@ -129,11 +129,11 @@ def step_of(
     logs, tilts = log_shares[columns], log_tilts[columns]
     if len(columns) > 2 * kept:
         tilted = logs + tilts
-        parts = np.argpartition(-tilted, kept)
+        ranks = tilted
         if always:
             of_columns = columns if tokens is None else tokens[columns]
-            parts = np.append(np.flatnonzero(np.isin(of_columns, list(always))), parts)
-            parts = parts[np.sort(np.unique(parts, return_index=True)[1])]  # they come first
+            ranks = np.where(np.isin(of_columns, list(always)), np.inf, tilted)
+        parts = np.argpartition(-ranks, kept)
         best, others = parts[:kept], np.sort(parts[kept:])
         top = tilted[others].max()
         sums = np.cumsum(np.exp(tilted[others] - top))
