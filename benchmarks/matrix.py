@@ -80,15 +80,16 @@ def measured(python: Path, log: Path, workers: int, tests: list[str]) -> dict[st
     options = ["-q", "-n", str(workers), "--dist", "loadgroup"] if workers else ["-q"]
     with log.open("w") as output:
         command = [str(python), "-m", "pytest", *options, *(f"tests/{each}" for each in tests)]
-        subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=_alone())
+        subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=_alone(python))
     command = [str(python), "benchmarks/comma.py"]
-    comma = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, env=_alone())
+    comma = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, env=_alone(python))
     return {"tests": counted(log.read_text()), **json.loads(comma.stdout)}
 
 
-def _alone() -> dict[str, str]:
-    """The checkout, and one thread for each process."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def _alone(python: Path) -> dict[str, str]:
+    """The checkout, one thread for each process, and a cache of its own: each release converts the embedded model."""
+    cache = {"GUARDWRAP_CACHE": str(python.parents[1] / "cache")}
+    return {**os.environ, **cache, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def counted(log: str) -> dict[str, int]:

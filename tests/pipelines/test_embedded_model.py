@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
+from transformers import AutoTokenizer
 
 from guardwrap import Budget, Finished, GuardedGenerator, JSONSchema, Keyword, Regex, Verdict, constraint
 from guardwrap.backends.refill.mode_selection import select_rows
@@ -43,6 +44,28 @@ def test_a_cache_that_cannot_be_written_is_one_line(
         load_local()
     assert str(caught.value).startswith("cannot write the embedded model to ")
     assert "set GUARDWRAP_CACHE to a folder with 600 MB of room" in str(caught.value)
+
+
+def test_the_tokenizer_does_not_depend_on_the_release_that_converted_the_model(
+    local: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5.15 converts it with another token for the end; a cache may have been written by that."""
+    converted = Path(local[0].name_or_path)
+    older = tmp_path / converted.name
+    older.mkdir()
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (older / name).symlink_to(converted / name)
+    for file in (converted / "tokenizer").iterdir():
+        wrong = file.read_text().replace('"eos_token": "<|im_end|>"', '"eos_token": "<file_sep>"')
+        (older / file.name).write_text(wrong)
+    assert AutoTokenizer.from_pretrained(older).eos_token == "<file_sep>"
+    monkeypatch.setenv("GUARDWRAP_CACHE", str(tmp_path))
+    model, tokenizer = load_local()
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert tokenizer.eos_token_id == model.config.eos_token_id == model.generation_config.eos_token_id
+    assert tokenizer.get_vocab() == local[1].get_vocab()
+    for text in ("A mug – with 1234 smileys 🙂,\n\n  and ▁ and <0x0A>.", "über 東京 <|im_end|>"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
 def guard(local: tuple[Any, Any], judged: Any, **options: Any) -> GuardedGenerator:
