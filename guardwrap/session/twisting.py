@@ -56,6 +56,11 @@ _TOO_LONG = (
 
 _NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
 
+_UNUSED = (
+    "the twist learned nothing from {}: they do not satisfy the constraint within max_new_tokens, these settings rule "
+    "them out, satisfying texts are common, or the model has no output embeddings"
+)
+
 _READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
@@ -150,6 +155,8 @@ class TwistedConstraint:
         For reports, where the values were read from; None if they were learned here.
     earlier : int
         The attempts that values from a file had been learned from.
+    unused : int
+        The number of examples from which nothing was learned.
     """
 
     states: TokenStates
@@ -164,6 +171,7 @@ class TwistedConstraint:
     spent: Spent = field(default_factory=Spent)
     origin: str | None = None
     earlier: int = 0
+    unused: int = 0
     _data: TiltData = field(default_factory=TiltData, repr=False)
     _learning: Lock = field(default_factory=Lock, repr=False)
 
@@ -197,7 +205,8 @@ class TwistedConstraint:
         sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults_for(automaton).attempts))
         embeddings = TokenEmbeddings.of(model)
         texts = () if embeddings is None else tuple(tuple(ids) for ids in examples)
-        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, embeddings)
+        unused = len(examples) - len(texts)
+        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, embeddings, unused=unused)
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -336,6 +345,7 @@ class TwistedConstraint:
         drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
         data = TiltData()
         data.add_draws(self.examples, records)
+        self.unused = len(self.examples) - len(data.attempts)
         tilt = data.fitted(self.embeddings)
         self.tilt = tilt if tilt.any() else None
         spent = Spent.total(drawn.spent)._replace(seconds=time.monotonic() - began)
@@ -374,7 +384,9 @@ class Twists:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for reports."""
-        return (self.constraint.origin or _LEARNED.format(*self.constraint.spent),)
+        learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
+        unused = self.constraint.unused
+        return (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
 
     def twist(self, prompt: PreparedPrompt) -> Twist:
         """Return the twist of a prompt."""

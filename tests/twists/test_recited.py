@@ -60,6 +60,7 @@ def test_each_text_is_recited_and_its_steps_are_kept(monkeypatch):
     # 2 rounds of 64 for the values, and the texts.
     assert outcome.report.usage.learning_attempts == 132
     assert any("learned from 132 attempts" in note for note in outcome.report.notes)
+    assert not any("learned nothing" in note for note in outcome.report.notes)
 
 
 def test_a_text_is_drawn_as_it_is_given():
@@ -112,6 +113,7 @@ def test_texts_that_must_end_are_learned_from():
     (outcome,) = guarded.run(world.prompt, sampler="qrs", **world.settings)
     assert outcome.ok
     assert outcome.report.usage.learning_attempts == 131
+    assert any("learned nothing from 1 example:" in note for note in outcome.report.notes), "cc is no satisfying text"
 
 
 def test_other_texts_are_learned_apart_and_attempts_are_for_the_values(monkeypatch):
@@ -141,6 +143,14 @@ def test_a_text_that_the_model_cannot_draw_is_left_out(monkeypatch):
     (outcome,) = guarded.run(world.prompt, **world.settings)
     assert outcome.ok
     assert fitted == [2], "the other one is longer than texts may be"
+    assert any("learned nothing from 1 example:" in note for note in outcome.report.notes)
+
+
+def test_where_satisfying_texts_are_common_there_is_nothing_to_learn():
+    rule = Keyword("a", whole_words=False)
+    (outcome,) = twisted_of(world_of(), ["ba", "a"], rule).run(world_of().prompt, **world_of().settings)
+    assert outcome.ok
+    assert any("learned nothing from 2 examples:" in note for note in outcome.report.notes)
 
 
 def test_what_was_learned_is_saved(tmp_path):
@@ -173,8 +183,9 @@ def test_texts_that_a_time_limit_cuts_off_are_recited_by_the_next_call(monkeypat
 def test_without_embeddings_texts_are_no_help(monkeypatch):
     monkeypatch.setattr(TokenEmbeddings, "of", lambda model: None)
     world = world_of()
-    (outcome,) = twisted_of(world, ["ab"]).run(world.prompt, **world.settings)
+    (outcome,) = twisted_of(world, ["ab", "cab"]).run(world.prompt, **world.settings)
     assert outcome.report.usage.learning_attempts == 128
+    assert any("learned nothing from 2 examples:" in note for note in outcome.report.notes)
 
 
 @pytest.mark.parametrize(
