@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from importlib.metadata import version
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from guardwrap.answer_cache.answer_file import AnswerFile
@@ -43,10 +46,23 @@ def _context(call: Call, models: Sequence[Any], options: Sequence[Any]) -> dict[
         raise NotCached("only texts of causal language models are")
     digests = {id(model): model_digest(model) for model in models}  # usually one model, twice
     return {
-        "versions": {name: version(name) for name in ("guardwrap", "torch", "transformers")},
+        "versions": _versions(),
         "models": [[digests[id(model)], model.device.type] for model in models],
         "tokenizer": tokenizer_digest(call.pipe.tokenizer),
         "reading": sorted(call.reading.items()),
         "parts": [call.parses, call.trims, call.reads_parts, call.family],
         "options": list(options),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of guardwrap and of what it may use: a judge's library counts as much as the model's."""
+    names = {"guardwrap", "tokenizers"}
+    for requirement in requires("guardwrap") or ():
+        names |= set(re.findall(r"^[\w.-]+", requirement))
+    versions = {}
+    for name in sorted(names):
+        with suppress(PackageNotFoundError):  # of an extra that is not installed
+            versions[name] = version(name)
+    return versions

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from guardwrap import (
     constraint,
     qrs,
 )
-from guardwrap.answer_cache import answer_file, call_cache
+from guardwrap.answer_cache import answer_file, call_cache, call_context
 from guardwrap.answer_cache.answer_file import AnswerFile
 from guardwrap.answer_cache.call_context import cache_of
 from guardwrap.answer_cache.digests import model_digest
@@ -246,6 +247,30 @@ def test_a_change_of_the_model_is_noticed(change: str, world: World, path: Path)
     assert is_cached(guarded) == [False] * 3
     CHANGES[change](world)
     assert is_cached(guarded) == [False] * 3
+
+
+@pytest.mark.parametrize("library", ["guardwrap", "torch", "transformers", "tokenizers", "numpy", "regex", "py3langid"])
+def test_another_version_of_a_library_draws(
+    library: str, world: World, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = wrapped(world, path)
+    guarded.run(PROMPTS, progress=False, **SETTINGS)
+    assert all(is_cached(guarded))
+    versions = {**call_context._versions(), library: "0.0.1"}
+    monkeypatch.setattr(call_context, "_versions", lambda: versions)
+    assert not any(is_cached(guarded))
+
+
+def test_libraries_of_extras_that_are_not_installed_have_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "py3langid":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(call_context, "version", version)
+    versions = call_context._versions.__wrapped__()
+    assert {"guardwrap", "torch", "tokenizers", "babel", "llama-index-core"} <= versions.keys()
+    assert "py3langid" not in versions
 
 
 def test_equal_models_share_answers(world: World, path: Path) -> None:
