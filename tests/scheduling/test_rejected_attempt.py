@@ -80,7 +80,7 @@ def test_results_are_logged_as_info_and_texts_as_debug_only(
 def test_attempts_for_estimates_have_no_result_to_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="guardwrap"):
         GuardedGenerator(WORLD.pipeline(), RULE, seed=1).attempts("a", 5, weigh=False, **WORLD.settings)
-    assert caplog.messages == []
+    assert not [each for each in caplog.records if each.name.startswith("guardwrap")]  # transformers has warnings too
 
 
 class Late(Constraint):
