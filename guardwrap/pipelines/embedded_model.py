@@ -122,7 +122,7 @@ def _dequantize(source: Path, folder: Path) -> None:
 def _write_tokenizer(source: Path, folder: Path) -> None:
     """Build the tokenizer from the vocabulary in the file.
 
-    transformers converts it as well, but each release in its own way: 5.15 takes another token for the end.
+    transformers converts it as well, but differently in each release: 5.15 takes another token for the end.
     """
     from gguf import GGUFReader
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -82,7 +82,7 @@ def is_cached(guarded: GuardedGenerator, prompts: Any = PROMPTS, **options: Any)
 
 
 def rows(path: Path) -> int:
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         return int(file.execute("select count(*) from answers").fetchone()[0])
 
 
@@ -359,7 +359,7 @@ def test_a_budget_that_ended_is_not_kept(world: World, path: Path) -> None:
 
 
 def changed(path: Path, change: Callable[[Any], Any]) -> None:
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         for key, answer in file.execute("select key, answer from answers").fetchall():
             data = change(json.loads(answer))
             file.execute("update answers set answer = ? where key = ?", (json.dumps(data), key))
@@ -424,7 +424,7 @@ def test_a_file_that_cannot_be_read_or_written(
     """Another process holds it, the disk is full: the call is answered all the same."""
     monkeypatch.setattr(answer_file, "PATIENCE", 0.01)
     guarded = wrapped(world, path)
-    with sqlite3.connect(path, isolation_level=None) as file:
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute("begin exclusive")
         assert is_cached(guarded) == [False] * 3
         file.execute("rollback")

@@ -1,5 +1,6 @@
 """The settings file of an evaluation."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -212,7 +213,9 @@ def test_the_names_of_version_0_1_stay():
 
 
 def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
-    shown = [line.strip() for line in (run_evaluation.__doc__ or "").splitlines() if re.match(r" {8}\w+: ", line)]
+    shown = [
+        line.strip() for line in (inspect.getdoc(run_evaluation) or "").splitlines() if re.match(r" {4}\w+: ", line)
+    ]
     assert len(shown) == 5
     path = tmp_path / "evaluation.yaml"
     path.write_text("\n".join(shown))
