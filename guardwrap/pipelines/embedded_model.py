@@ -29,9 +29,6 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _TOKENIZER = "tokenizer"
 """The folder of the tokenizer in that of the converted model."""
 
-_CONTROL = 3
-"""The type of special tokens in a GGUF file."""
-
 
 def load_local() -> tuple[Any, Any]:
     """Load the embedded default model.
@@ -124,7 +121,7 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
 
     transformers converts it as well, but differently in each release: 5.15 takes another token for the end.
     """
-    from gguf import GGUFReader
+    from gguf import GGUFReader, TokenType
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -139,7 +136,7 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     kinds = zip(tokens, read("ggml.token_type"), strict=True)
-    tokenizer.add_special_tokens([token for token, kind in kinds if kind == _CONTROL])
+    tokenizer.add_special_tokens([token for token, kind in kinds if kind == TokenType.CONTROL])
     _save(
         PreTrainedTokenizerFast(
             tokenizer_object=tokenizer,

@@ -345,10 +345,11 @@ class TwistedConstraint:
         drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
         data = TiltData()
         data.add_draws(self.examples, records)
-        self.unused = len(self.examples) - len(data.attempts)
         tilt = data.fitted(self.embeddings)
         self.tilt = tilt if tilt.any() else None
         spent = Spent.total(drawn.spent)._replace(seconds=time.monotonic() - began)
+        if spent.attempts == len(self.examples):  # no time limit cut it short
+            self.unused = len(self.examples) - len(data.attempts)
         self.spent = Spent.total((self.spent, spent))
         return spent
 
