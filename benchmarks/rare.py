@@ -246,18 +246,34 @@ def written(out: Path, line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def kl_with_interval(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
-    """Return KL(g‖g') in nats from the log-weights of exact draws, with its 95 % interval by bootstrap.
+def kl_with_interval(
+    logs: np.ndarray[Any, Any], passed: tuple[int, int], exact: tuple[int, int], seed: int
+) -> list[float]:
+    """Return KL(g‖g') in nats, with its 95 % interval by bootstrap.
 
-    g' is a' restricted to texts that pass, so g/g' = w E_g[1/w].
+    g/g' = w AR / Z. Not AR / Z = E_g[1/w] from exact draws: texts that a' draws far too often are too rare among them.
+
+    Parameters
+    ----------
+    logs
+        The log-weights of exact draws.
+    passed, exact
+        How many attempts of a', and how many texts of the model, pass, and how many there were.
+    seed
+        The seed of the bootstrap.
     """
 
-    def kl(some: np.ndarray[Any, Any]) -> float:
-        return float(some.mean() + np.logaddexp.reduce(-some) - np.log(len(some)))
+    def kl(some: np.ndarray[Any, Any], passing: float, satisfying: float) -> float:
+        return float(some.mean() + np.log(passing / passed[1]) - np.log(satisfying / exact[1]))
 
     chance = np.random.default_rng(seed)
-    again = [kl(chance.choice(logs, len(logs))) for _ in range(2_000)]
-    return [round(value, 2) for value in (kl(logs), *np.quantile(again, (0.025, 0.975)).tolist())]
+
+    def again(count: int, of: int) -> int:
+        return max(1, int(chance.binomial(of, count / of)))
+
+    values = [kl(chance.choice(logs, len(logs)), again(*passed), again(*exact)) for _ in range(2_000)]
+    ends = np.quantile(values, (0.025, 0.975)).tolist()
+    return [round(value, 2) for value in (kl(logs, passed[0], exact[0]), *ends)]
 
 
 def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
@@ -275,12 +291,13 @@ def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
             twist = learned(guarded, seed)
             (attempts,) = guarded.attempts("", PAPER - learning, seed=seed, **SETTINGS)
         logs = log_weights(bank.model, twist, exact, bank.tokenizer.bos_token_id)
+        passed = sum(attempt.satisfied for attempt in attempts), len(attempts)
         line = {
             "learning": learning,
             "strength": strength,
             "share of the model": own,
-            "acceptance": round(sum(attempt.satisfied for attempt in attempts) / len(attempts), 3),
-            "KL(g||g')": kl_with_interval(logs, seed),
+            "acceptance": round(passed[0] / passed[1], 3),
+            "KL(g||g')": kl_with_interval(logs, passed, (len(every), len(bank.rows)), seed),
             "attempts at a TVD of .1": round(attempts_a_text(logs, share, 0.1), 1),
             "exact draws": len(exact),
         }

@@ -27,6 +27,7 @@ import transformers
 from rare import (
     DISTANCES,
     MOST_EXACT,
+    SETTINGS,
     WORDS,
     Bank,
     attempts_a_text,
@@ -42,6 +43,8 @@ from guardwrap import Keyword, Twisted
 ATTEMPTS = (384, 768, 1536)
 STRENGTHS = (0.5, 0.65, 0.8)
 EXAMPLES = (20, 60, 500)
+ACCEPTANCE = 256
+"""The attempts by which an acceptance rate is measured."""
 
 
 def measure(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
@@ -76,13 +79,15 @@ def measure_examples(path: str, bank: Path, words: Sequence[str], out: Path, see
         line: dict[str, Any] = {"word": word, "Z": share, "seed": seed}
         for most in sorted({min(most, len(others)) for most in EXAMPLES}):
             examples = texts.tokenizer.batch_decode(others[:most], skip_special_tokens=True)
-            twist = learned(texts.guarded(Keyword(word), Twisted(examples=examples)), seed, 100_000 * seed)
+            guarded = texts.guarded(Keyword(word), Twisted(examples=examples))
+            twist = learned(guarded, seed, 100_000 * seed)
+            (attempts,) = guarded.attempts("", ACCEPTANCE, seed=seed, **SETTINGS)
+            passed = sum(attempt.satisfied for attempt in attempts), len(attempts)
             logs = log_weights(texts.model, twist, judged, texts.tokenizer.bos_token_id)
-            # a' gives texts that pass with the probability Z E_g[1/w].
             line[f"{most} texts"] = {
                 "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],
-                "acceptance": round(share * float(np.exp(-logs).mean()), 3),
-                "KL(g||g')": kl_with_interval(logs, seed),
+                "acceptance": round(passed[0] / passed[1], 3),
+                "KL(g||g')": kl_with_interval(logs, passed, (count, len(texts.rows)), seed),
             }
         written(out, line)
 
