@@ -58,11 +58,9 @@ def _context(call: Call, models: Sequence[Any], options: Sequence[Any]) -> dict[
 @cache
 def _versions() -> dict[str, str]:
     """Return the versions of guardwrap and of what it may use: a judge's library counts as much as the model's."""
-    names = {"guardwrap", "tokenizers"}
-    for requirement in requires("guardwrap") or ():
-        names |= set(re.findall(r"^[\w.-]+", requirement))
+    required = (re.split(r"[^\w.-]", requirement)[0] for requirement in requires("guardwrap") or ())
     versions = {}
-    for name in sorted(names):
+    for name in sorted({"guardwrap", "tokenizers", *required}):
         with suppress(PackageNotFoundError):  # of an extra that is not installed
             versions[name] = version(name)
     return versions
