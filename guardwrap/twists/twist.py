@@ -84,7 +84,7 @@ class Twist:
     strength
         The power of ψ.
     model_share
-        The share of the model's own distribution, among tokens after which a text may still satisfy the constraint.
+        The share of the model's own distribution, among tokens after which a longer text may satisfy the constraint.
     tilt
         e_x · v of each token in nats, ``[tokens]``, for states from which success is not ``LIKELY``; see ``tilt``. None
         for v = 0.
@@ -116,8 +116,9 @@ class Twist:
         """Return log a'/a of the possible next tokens, in nats, up to a constant; see ``TokenTwist``.
 
         It is log φ with φ = exp(e_x · v) ψ(after)/ψ(now), where the quotient is at least exp(``FLOOR``). With
-        ``model_share`` = c it is the logarithm of c + (1 - c) φ/N for tokens after which the constraint can be
-        satisfied, where N = Σ a φ.
+        ``model_share`` = c it is the logarithm of c + (1 - c) φ/N, where N = Σ a φ, except for tokens after which no
+        text satisfies the constraint, however long. The last token keeps the share too: without it, every attempt
+        that lacks a word would end with that word, and nearly all of these would be of no use to a sampler.
         """
         state, begins = self.states.read(token_ids)
         successors = self.states.after(state, begins=begins)
@@ -141,7 +142,8 @@ class Twist:
         factors: Values = by_states + tilts
         log_sum = 0.0
         if self.model_share:
-            live = ahead > LOG_DEAD
+            live = self._live(after)
+            live[ends] = self.states.automaton.ended[state]
             log_sum = _log_sum(log_probabilities + factors)
             factors[live] = self._mixed(factors[live], log_sum)
         if self.records is not None and tilted:
@@ -156,6 +158,12 @@ class Twist:
     def _ending(self, state: int) -> float:
         """Return log ψ after the end of a text in a state."""
         return 0.0 if self.states.automaton.ended[state] else LOG_DEAD
+
+    def _live(self, after: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Whether a text in each state may satisfy the constraint if it goes on for as long as any may."""
+        assert self.log_values is not None
+        live: npt.NDArray[np.bool_] = self.log_values[-1][after] > LOG_DEAD
+        return live
 
     def _by_states(self, ahead: Values, now: float) -> Values:
         return np.maximum(self.strength * (ahead - now), FLOOR)
@@ -182,7 +190,8 @@ class Twist:
         ahead = self._ending(state) if token in self.end_ids else float(self.log_values[left - 1][after])
         factors = self._by_states(np.array([ahead]), self.log_values[left][state])
         factors += 0.0 if self.tilt is None else self.tilt[token]
-        if self.model_share and ahead > LOG_DEAD:
+        live = self.states.automaton.ended[state] if token in self.end_ids else self._live(np.array([after]))[0]
+        if self.model_share and live:
             factors = self._mixed(factors, log_sum)
         return log_norm - float(factors[0])
 

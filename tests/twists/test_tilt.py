@@ -201,7 +201,7 @@ def test_a_step_knows_the_weight_of_each_token(make, share):
     ends = [world.tokenizer.eos_token_id]
     twisted = Twist(states, values, ends, 4, strength=0.8, model_share=share, tilt=tilts, records=records)
     law = np.log(np.random.default_rng(9).dirichlet(np.ones(size)))
-    for prefix in ((), (1,), (1, 2)):
+    for prefix in ((), (1,), (1, 2), (1, 2, 1)):
         factors = twisted.log_factors(prefix, None, law)
         weights = np.logaddexp.reduce(law + factors) - factors
         step = records.steps[prefix]
