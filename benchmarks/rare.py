@@ -35,7 +35,7 @@ import torch
 import transformers
 from scipy import stats
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Twisted, qrs
+from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
 from guardwrap.session.twisting import TwistedConstraint, Twists
 from guardwrap.twists.twist import Defaults, Twist
 
@@ -160,6 +160,12 @@ def learned(guarded: GuardedGenerator, seed: int, shift: int = 0) -> Twist:
     return twists[0]
 
 
+def passing(guarded: GuardedGenerator, count: int, seed: int) -> tuple[int, int]:
+    """Return how many attempts of a wrapper pass, and of how many."""
+    (attempts,) = guarded.attempts("", count, seed=seed, **SETTINGS)
+    return sum(attempt.satisfied for attempt in attempts), len(attempts)
+
+
 @torch.no_grad()
 def log_weights(model: Any, twist: Twist, rows: Sequence[Sequence[int]], start: int) -> np.ndarray[Any, Any]:
     """Return log a / a' of texts in nats, ``[texts]``."""
@@ -174,24 +180,22 @@ def log_weights(model: Any, twist: Twist, rows: Sequence[Sequence[int]], start: 
     return np.array(weights)
 
 
-def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> float:
-    """Return the attempts that QRS takes for a text at a distance from g, from the log-weights of exact draws of g.
+def qrs_at(logs: np.ndarray[Any, Any], share: float, log_beta: float) -> tuple[float, float]:
+    """Return the distance of QRS from g (TVD), and the attempts for each text, from log-weights of exact draws of g.
 
     With β it draws q(y) ∝ a'(y) min(1, w(y) / β), so q/g ∝ min(1/w, 1/β), and accepts Z times the mean of that under g.
     """
+    kept = np.exp(np.minimum(-logs, -log_beta))
+    return float(np.maximum(1 - kept / kept.mean(), 0).mean()), float(1 / (share * kept.mean()))
 
-    def ratio(log_beta: float) -> Any:
-        return np.exp(np.minimum(-logs, -log_beta))
 
-    def distance(log_beta: float) -> float:
-        kept = ratio(log_beta)
-        return float(np.maximum(1 - kept / kept.mean(), 0).mean())
-
+def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> float:
+    """Return the attempts that QRS takes for a text at a distance from g."""
     low, high = float(logs.min()), float(logs.max())
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if distance(middle) > tvd else (low, middle)
-    return float(1 / (share * ratio(high).mean()))
+        low, high = (middle, high) if qrs_at(logs, share, middle)[0] > tvd else (low, middle)
+    return qrs_at(logs, share, high)[1]
 
 
 class Bank(NamedTuple):
@@ -214,7 +218,7 @@ class Bank(NamedTuple):
         exact = [row for row, text in zip(self.rows, self.texts, strict=True) if has(word, text)]
         return [ended(row, self.tokenizer.eos_token_id) for row in exact[:most]], len(exact)
 
-    def guarded(self, rule: Keyword, proposal: Twisted) -> GuardedGenerator:
+    def guarded(self, rule: Keyword, proposal: Prompt | Twisted) -> GuardedGenerator:
         """Return a wrapper of the model."""
         return GuardedGenerator(self.model, rule, tokenizer=self.tokenizer, proposal=proposal, batch_size=64)
 
@@ -289,9 +293,8 @@ def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
         guarded = bank.guarded(Keyword("dragon", case_sensitive=True, whole_words=False), Twisted())
         with mock.patch(DEFAULTS, return_value=Defaults(strength, own, learning)):
             twist = learned(guarded, seed)
-            (attempts,) = guarded.attempts("", PAPER - learning, seed=seed, **SETTINGS)
+            passed = passing(guarded, PAPER - learning, seed)
         logs = log_weights(bank.model, twist, exact, bank.tokenizer.bos_token_id)
-        passed = sum(attempt.satisfied for attempt in attempts), len(attempts)
         line = {
             "learning": learning,
             "strength": strength,

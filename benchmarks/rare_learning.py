@@ -27,7 +27,6 @@ import transformers
 from rare import (
     DISTANCES,
     MOST_EXACT,
-    SETTINGS,
     WORDS,
     Bank,
     attempts_a_text,
@@ -35,6 +34,7 @@ from rare import (
     learned,
     lines_of,
     log_weights,
+    passing,
     written,
 )
 
@@ -81,8 +81,7 @@ def measure_examples(path: str, bank: Path, words: Sequence[str], out: Path, see
             examples = texts.tokenizer.batch_decode(others[:most], skip_special_tokens=True)
             guarded = texts.guarded(Keyword(word), Twisted(examples=examples))
             twist = learned(guarded, seed, 100_000 * seed)
-            (attempts,) = guarded.attempts("", ACCEPTANCE, seed=seed, **SETTINGS)
-            passed = sum(attempt.satisfied for attempt in attempts), len(attempts)
+            passed = passing(guarded, ACCEPTANCE, seed)
             logs = log_weights(texts.model, twist, judged, texts.tokenizer.bos_token_id)
             line[f"{most} texts"] = {
                 "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],

@@ -160,7 +160,7 @@ class Twist:
         return 0.0 if self.states.automaton.ended[state] else LOG_DEAD
 
     def _live(self, after: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Whether a text in each state may satisfy the constraint if it goes on for as long as any may."""
+        """Whether a text in each state may satisfy the constraint if it continues for as long as any may."""
         assert self.log_values is not None
         live: npt.NDArray[np.bool_] = self.log_values[-1][after] > LOG_DEAD
         return live
