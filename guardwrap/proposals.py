@@ -183,8 +183,8 @@ class Twisted:
     that state will satisfy the constraint. Tokens are drawn from a'(x | prefix) = a(x | prefix) ψ(state after x) / N_t,
     where N_t normalizes. Weights require no additional pass of the model: log a(y)/a'(y) is the sum of
     log N_t - log ψ(state after x_t) over the tokens. (Twist functions, Zhao et al. 2024; ``Masked`` is ψ ∈ {0, 1}.)
-    Unless a text must end to pass, a share of each step is the model's own distribution, so that texts with little ψ
-    keep weights of a usual size (defensive mixtures, Hesterberg 1995).
+    Unless a text must be complete to pass, as with ``Finished`` or JSON, a share of each step is the model's own
+    distribution, so that texts with little ψ keep weights of a usual size (defensive mixtures, Hesterberg 1995).
 
     States do not know what a text is about. So as long as success is unlikely, tokens are also weighed by exp(e_x · v),
     where e_x is the output embedding of token x, and v is one direction, fitted to beginnings that lead to success (the
@@ -202,13 +202,13 @@ class Twisted:
         the wrapper has an adapter, the adapted model is twisted.
     strength
         ψ is raised to this power, above 0 and up to 1. With a lower one fewer attempts satisfy the constraint, and
-        their weights vary less. None for 0.65, or 0.8 if a text must end to pass.
+        their weights vary less. None for 0.65, or 0.8 if a text must be complete to pass.
     learned
         A file that ``GuardedGenerator.save_twist`` wrote for the same constraint. ψ is read from it and not learned
         again, so the texts of a seed are the same in each process. None to learn ψ.
     attempts
         The number of attempts to learn ψ and v from, of all prompts together, at least 64. Learning ends earlier where
-        attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must end to pass.
+        attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must be complete to pass.
     examples
         Texts of your model that satisfy the constraint, without their prompts, to learn v from instead of attempts:
         draws of g, such as those of ``sampler="rejection"``. Then ``attempts`` are to learn ψ from, and None is 128.

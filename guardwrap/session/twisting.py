@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +27,7 @@ from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
 from guardwrap.twists.token_states import TokenStates
-from guardwrap.twists.twist import Twist, defaults_for
+from guardwrap.twists.twist import Defaults, Twist, defaults_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:
@@ -208,6 +209,11 @@ class TwistedConstraint:
         unused = len(examples) - len(texts)
         return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, embeddings, unused=unused)
 
+    @cached_property
+    def defaults(self) -> Defaults:
+        """What it is drawn with unless the call says otherwise."""
+        return defaults_for(self.states.automaton)
+
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
 
@@ -328,7 +334,7 @@ class TwistedConstraint:
         if self.rounds < 2:
             return twist
         records = None if self.embeddings is None else StepRecords(attempts, prompt.law.most_new)
-        strength, share, _ = defaults_for(self.states.automaton)
+        strength, share, _ = self.defaults
         return replace(twist, strength=strength, model_share=share, tilt=self.tilt, records=records)
 
     def _recite(self, prompt: PreparedPrompt, attempts: DrawAttempts) -> Spent:
@@ -340,7 +346,7 @@ class TwistedConstraint:
             for place, token in enumerate(ids):
                 after.setdefault(ids[:place], set()).add(token)
         records = StepRecords(len(self.examples), most, after)
-        strength = defaults_for(self.states.automaton).strength
+        strength = self.defaults.strength
         twist = Twist(self.states, self.values, prompt.law.end_ids, most, strength=strength, records=records)
         drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
         data = TiltData()
@@ -391,7 +397,7 @@ class Twists:
 
     def twist(self, prompt: PreparedPrompt) -> Twist:
         """Return the twist of a prompt."""
-        most, defaults = prompt.law.most_new, defaults_for(self.constraint.states.automaton)
+        most, defaults = prompt.law.most_new, self.constraint.defaults
         share = defaults.model_share
         return Twist(
             self.constraint.states,

@@ -19,6 +19,7 @@ from guardwrap import (
     Edges,
     Finished,
     GuardedGenerator,
+    JSONSchema,
     Keyword,
     Length,
     Masked,
@@ -108,7 +109,7 @@ def twisted_law(world: World, rule: Constraint, values: Values, strength: float)
                 shares[ids] = step * math.exp(weight + (tilt[ids[-1]] if tilted else 0.0))
             total = sum(shares.values())
             # A share of each step is a's, but not of the tokens after which no text passes, however long.
-            model_share = 0.6 if (automaton.ended == automaton.cut).all() else 0.0
+            model_share = defaults_for(automaton).model_share
             for ids, step in steps.items():
                 live = automaton.ended[state_of(prefix)] if ids[-1] == end else values[-1][state_of(ids)] > LOG_DEAD
                 if live:
@@ -419,6 +420,10 @@ def test_what_no_automaton_follows_is_masked(tmp_path: Any) -> None:
         (Length(max=3, unit="characters"), (0.65, 0.6, 768)),
         (Length(max=3, unit="characters") & Finished(), (0.8, 0.0, 384)),
         (RULE & Finished(), (0.8, 0.0, 384)),
+        (~Regex(","), (0.65, 0.6, 768)),
+        (JSONSchema({"type": "array", "items": {"type": "string"}}), (0.8, 0.0, 384)),
+        (OneOf(["yes", "no"]), (0.8, 0.0, 384)),
+        (Regex("[a-c]{3}", match="fullmatch"), (0.8, 0.0, 384)),
     ],
 )
 def test_steps_of_the_model_are_for_texts_that_pass_without_an_end(

@@ -61,13 +61,14 @@ class _Twist(_Strict):
     strength: float | None = Field(
         None,
         description="Power of the values that next tokens are weighed by: above 0 and up to 1. Null for 0.65, or "
-        "0.8 if a text must end to pass.",
+        "0.8 if a text must be complete to pass.",
     )
     learned: Annotated[str, AfterValidator(lambda name: str(path_beside(name)))] | None = Field(
         None, description="A file of GuardedGenerator.save_twist(), relative to this file; without it, it is learned."
     )
     attempts: int | None = Field(
-        None, description="Attempts to learn from, at least 64. Null for 768, or 384 if a text must end to pass."
+        None,
+        description="Attempts to learn from, at least 64. Null for 768, or 384 if a text must be complete to pass.",
     )
     examples: tuple[str, ...] | None = Field(
         None, description="Texts of the model that satisfy the constraint, to learn from; then attempts are 128."
