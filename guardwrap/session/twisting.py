@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -138,6 +137,8 @@ class TwistedConstraint:
 
     Attributes
     ----------
+    defaults : Defaults
+        What it is drawn with unless the call says otherwise.
     sizes : tuple of int
         The attempts of each round of learning.
     examples : tuple of tuple of int
@@ -162,6 +163,7 @@ class TwistedConstraint:
 
     states: TokenStates
     counts: SoftCounts
+    defaults: Defaults
     title: str = ""
     sizes: tuple[int, ...] = ()
     examples: tuple[tuple[int, ...], ...] = ()
@@ -203,16 +205,13 @@ class TwistedConstraint:
         passing = automaton.cut | automaton.ended
         if examples and not any(passing[states.read(ids)[0]] for ids in examples):
             raise UsageError(_NONE_PASSES.format(counted(len(examples), "text"), constraint.title))
-        sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults_for(automaton).attempts))
+        defaults = defaults_for(automaton)
+        sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults.attempts))
         embeddings = TokenEmbeddings.of(model)
         texts = () if embeddings is None else tuple(tuple(ids) for ids in examples)
         unused = len(examples) - len(texts)
-        return cls(states, SoftCounts(len(automaton)), constraint.title, sizes, texts, embeddings, unused=unused)
-
-    @cached_property
-    def defaults(self) -> Defaults:
-        """What it is drawn with unless the call says otherwise."""
-        return defaults_for(self.states.automaton)
+        counts = SoftCounts(len(automaton))
+        return cls(states, counts, defaults, constraint.title, sizes, texts, embeddings, unused=unused)
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.

@@ -116,6 +116,8 @@ class Twist:
 
     def __post_init__(self) -> None:
         self._ends = np.array(sorted(self.end_ids), dtype=np.int64)
+        if self.log_values is not None:  # the states from which some text, however long, satisfies the constraint
+            self._live = self.log_values[-1] > LOG_DEAD
 
     def log_factors(
         self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64] | None, log_probabilities: Values
@@ -149,7 +151,7 @@ class Twist:
         factors: Values = by_states + tilts
         log_sum = 0.0
         if self.model_share:
-            live = self._live(after)
+            live = self._live[after]
             live[ends] = self.states.automaton.ended[state]
             log_sum = _log_sum(log_probabilities + factors)
             factors[live] = self._mixed(factors[live], log_sum)
@@ -165,12 +167,6 @@ class Twist:
     def _ending(self, state: int) -> float:
         """Return log ψ after the end of a text in a state."""
         return 0.0 if self.states.automaton.ended[state] else LOG_DEAD
-
-    def _live(self, after: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Whether a text in each state may satisfy the constraint if it continues for as long as any may."""
-        assert self.log_values is not None
-        live: npt.NDArray[np.bool_] = self.log_values[-1][after] > LOG_DEAD
-        return live
 
     def _by_states(self, ahead: Values, now: float) -> Values:
         return np.maximum(self.strength * (ahead - now), FLOOR)
@@ -197,7 +193,7 @@ class Twist:
         ahead = self._ending(state) if token in self.end_ids else float(self.log_values[left - 1][after])
         factors = self._by_states(np.array([ahead]), self.log_values[left][state])
         factors += 0.0 if self.tilt is None else self.tilt[token]
-        live = self.states.automaton.ended[state] if token in self.end_ids else self._live(np.array([after]))[0]
+        live = self.states.automaton.ended[state] if token in self.end_ids else self._live[after]
         if self.model_share and live:
             factors = self._mixed(factors, log_sum)
         return log_norm - float(factors[0])
