@@ -99,8 +99,7 @@ def drawn(guarded: GuardedGenerator, count: int, seed: int, target: float, pilot
     sampler = qrs(target_tvd=target, pilot=pilot)
     budget = Budget(max_attempts=None, max_computed_tokens=20_000_000)
     (outcome,) = guarded.run([""], num_return_sequences=count, sampler=sampler, budget=budget, seed=seed, **SETTINGS)
-    learned = [LEARNED.search(note) for note in outcome.report.notes]
-    attempts, computed = (int(next(m for m in learned if m)[group].replace(",", "")) for group in (1, 2))
+    attempts, computed = learning_of(outcome.report.notes)
     usage, evidence = outcome.report.usage, outcome.report.evidence
     return {
         "ended": outcome.report.ended,
@@ -113,6 +112,12 @@ def drawn(guarded: GuardedGenerator, count: int, seed: int, target: float, pilot
         "evidence": {name: plain(figure) for name, figure in evidence.items()},
         "drawn": list(outcome.texts),
     }
+
+
+def learning_of(notes: Sequence[str]) -> tuple[int, int]:
+    """Return the attempts and the computed tokens that a twist has learned from, by the notes of a report."""
+    (match,) = (match for note in notes if (match := LEARNED.search(note)))
+    return int(match[1].replace(",", "")), int(match[2].replace(",", ""))
 
 
 def plain(figure: Any) -> Any:
@@ -384,20 +389,26 @@ def confirm(
         print(json.dumps(line), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "confirm", "summary"])
+def parser_of(description: str | None, words: Sequence[str], seed: int) -> argparse.ArgumentParser:
+    """Return the options that the benchmarks of this model have in common, and keep to one thread in silence."""
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the story model")
     parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
+    parser.add_argument("--words", default=",".join(words))
+    parser.add_argument("--seed", type=int, default=seed)
+    return parser
+
+
+def main() -> None:
+    parser = parser_of(__doc__, WORDS, 3)
+    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "confirm", "summary"])
     parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--words", default=",".join(WORDS))
     parser.add_argument("--out", type=Path, default=Path("rare.jsonl"))
-    parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--texts", type=int, help="texts that confirm draws")
     parser.add_argument("--pilot", type=int, help="attempts of the pilot of confirm that pass")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
     if options.what == "bank":
         draw_bank(options.model, options.bank, options.batches)
         return

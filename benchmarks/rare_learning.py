@@ -13,7 +13,6 @@ other attempts may give another figure, so measure several seeds. Lines that exi
 which they are judged.
 """
 
-import argparse
 import dataclasses
 import itertools
 import time
@@ -22,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
 from rare import (
     DISTANCES,
     MOST_EXACT,
@@ -34,6 +31,7 @@ from rare import (
     learned,
     lines_of,
     log_weights,
+    parser_of,
     passing,
     written,
 )
@@ -119,20 +117,14 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of the story model")
-    parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
-    parser.add_argument("--words", default=",".join(WORDS))
+    parser = parser_of(__doc__, WORDS, 1)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples", action="store_true", help="learn from texts of g")
     parser.add_argument("--table", action="store_true", help="write the table of the lines that there are")
     options = parser.parse_args()
     if options.table:
         print(table(lines_of(options.out)))
         return
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
     measured = measure_examples if options.examples else measure
     measured(options.model, options.bank, options.words.split(","), options.out, options.seed)
 

@@ -9,15 +9,26 @@ follow from the log-weights of exact draws of g, and acceptance rates from 1 024
 learns from are shared among 64 texts. Words that the file has are not measured again.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
-from rare import ROWS, SETTINGS, TEXTS, Bank, learned, lines_of, log_weights, passing, qrs_at, written
+from rare import (
+    ROWS,
+    SETTINGS,
+    TEXTS,
+    Bank,
+    learned,
+    learning_of,
+    lines_of,
+    log_weights,
+    parser_of,
+    passing,
+    qrs_at,
+    written,
+)
 
 from guardwrap import Keyword, Prompt, Twisted
 
@@ -78,7 +89,7 @@ def ways_of(bank: Bank, word: str, seed: int) -> dict[str, Any]:
     twisted = bank.guarded(rule, Twisted())
     twist = learned(twisted, seed)
     (outcome,) = twisted.run("", seed=seed, **SETTINGS)
-    learning = int(outcome.report.notes[0].split("learned from ")[1].split(" ")[0])
+    learning, _ = learning_of(outcome.report.notes)
     ways: dict[str, Points] = {"rejection": [(1 / share, 0.0)]}
     for name, guarded, logs, before in (
         ("hint", bank.guarded(rule, Prompt(hint)), hint_weights(bank, hint, exact), 0.0),
@@ -98,15 +109,9 @@ def ways_of(bank: Bank, word: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of the story model")
-    parser.add_argument("--bank", type=Path, required=True, help="folder of the model's own texts")
-    parser.add_argument("--words", default=",".join(WORDS))
+    parser = parser_of(__doc__, WORDS, 3)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=3)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
     bank = Bank.read(options.model, options.bank)
     finished = {line["word"] for line in lines_of(options.out)}
     for word in options.words.split(","):
