@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.environment import moved_names
-
 if TYPE_CHECKING:
     from guardwrap.backends.endpoint.server import Endpoint
     from guardwrap.budget import Budget
@@ -187,9 +185,6 @@ __all__ = [
     "load_local",
     "qrs",
 ]
-
-
-moved_names.install()
 
 
 def __getattr__(name: str) -> Any:
