@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check demo dist docs test test-agents test-instructions test-matrix test-ray types
+.PHONY: check demo dist docs test test-slow test-agents test-instructions test-matrix test-ray types
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -15,10 +15,14 @@ docs: .venv/ready
 	@echo docs/_build/html/index.html
 
 # One thread a worker: two processes that share two threads each get in each other's way.
-test check: export OMP_NUM_THREADS = 1
+test test-slow check: export OMP_NUM_THREADS = 1
 
+# Six minutes on two cores; `make test-slow` runs the rest.
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not slow"
+
+test-slow: .venv/ready
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m slow
 
 # An environment for each release of transformers that pip may resolve: oldest, locked, newest, in .matrix. The first
 # run takes an hour and some gigabytes; MATRIX=newest does one of them.
