@@ -247,8 +247,16 @@ def quoted(text: str) -> str:
     return repr(text).replace("\\\\", "\\")
 
 
+REMOVED = {
+    "cache": "answers are not cached, since no key has all that a text depends on; keep the outcomes yourself",
+}
+"""Options that were removed, and what to do instead."""
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
+    """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing; for a removed name, what to do."""
+    if name in REMOVED:
+        return f" ({REMOVED[str(name)]})"
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

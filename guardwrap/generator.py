@@ -61,7 +61,8 @@ class GuardedGenerator(PipelineLike):
         other models keep their own defaults, often greedy or beam search: turn sampling on with ``do_sample=True,
         num_beams=1``, or for Whisper ``temperature=1.0``.
     constraints
-        A Constraint, a sequence of them (all must hold), ``"catalogue:<name>"``, or the path of a constraint file.
+        A Constraint, a mapping as in a constraint file (``{"kind": ...}``), a sequence of them (all must hold),
+        ``"catalogue:<name>"``, or the path of a constraint file.
     tokenizer
         The tokenizer. Required for a model given as an object.
     sampler
@@ -90,9 +91,6 @@ class GuardedGenerator(PipelineLike):
         torch's global generator, as ``generate`` does. Each report has the seed of its call.
     allow_code
         Whether constraint files may name Python functions.
-    cache
-        A file that keeps the texts of calls with a seed: the same call is then answered from it, as long as the model,
-        rules and settings are the same. It is created if it does not exist. None keeps nothing.
     deterministic
         Whether a seed gives the same texts in half precision too, whatever else is drawn at the same time. Each attempt
         is then computed alone, one after the other.
@@ -130,7 +128,6 @@ class GuardedGenerator(PipelineLike):
         seed: int | None = None,
         allow_code: bool = False,
         deterministic: bool = False,
-        cache: str | Path | None = None,
     ) -> None:
         config = SessionConfig(
             tokenizer=tokenizer,
@@ -143,7 +140,6 @@ class GuardedGenerator(PipelineLike):
             allow_code=allow_code,
             on_exhausted=on_exhausted,
             deterministic=deterministic,
-            cache=cache,
         )
         self._session: LocalSession | EndpointSession
         if isinstance(generator, Endpoint):

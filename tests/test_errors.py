@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Constraint, errors
+from guardwrap import Constraint, GuardedGenerator, Regex, errors
 from guardwrap.budget import Budget
 from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
 
@@ -134,3 +134,8 @@ def test_only_arguments_that_have_no_place_are_refused() -> None:
         exact(*given)
     with pytest.raises(errors.UsageError, match=r"takes no argument without a name, not 3; leave them out$"):
         errors.strict_arguments(lambda: None)(*given)
+
+
+def test_a_removed_option_says_what_to_do_instead() -> None:
+    with pytest.raises(errors.UsageError, match=r"no option 'cache' .*keep the outcomes yourself"):
+        GuardedGenerator("local", ~Regex("a"), cache="answers.sqlite")  # type: ignore[call-arg]

@@ -77,7 +77,7 @@ class GenerateRequest:
         Name of the model, or an ``Endpoint``.
     dtype
         Data type in which the model computes; None for that of its stored weights.
-    sampler, budget, batch_size, cache, deterministic
+    sampler, budget, batch_size, deterministic
         Arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
     proposal, adapter
         The result of ``proposed_by``.
@@ -99,7 +99,6 @@ class GenerateRequest:
     sampler: Sampler
     budget: Budget
     batch_size: int | None
-    cache: str | None
     deterministic: bool
     proposal: Any
     adapter: Any
@@ -108,10 +107,6 @@ class GenerateRequest:
     generation: Mapping[str, Any]
     settings: Mapping[str, Any]
     seed: int | None
-
-    def __post_init__(self) -> None:
-        if self.cache is not None and self.seed is None:
-            raise UsageError("--cache needs --seed, because a run without one draws other texts each time")
 
     @property
     def wrapper(self) -> dict[str, Any]:
@@ -122,7 +117,6 @@ class GenerateRequest:
             "adapter": self.adapter,
             "budget": self.budget,
             "batch_size": self.batch_size,
-            "cache": self.cache,
             "deterministic": self.deterministic,
         }
 

@@ -69,8 +69,6 @@ class Run:
     ----------
     done, short : int
         Number of prompts that are done, and of those that did not get all their texts.
-    cached, drawn : int
-        Number of prompts of this run that were answered from the cache, and that were not.
     saved : int
         Number of lines that an interrupted run has saved out of order, in a file beside its output.
     failed : FailedPrompts
@@ -120,8 +118,6 @@ class Run:
         self._told = False
         self.failed = FailedPrompts()
         self.saved = 0
-        self.cached = 0
-        self.drawn = 0
         self.done = done.count
         self.short = done.short
         self.advice = "raise the budget"
@@ -152,8 +148,6 @@ class Run:
                     del self._under_way[call]
                     self._ended.pop(call, None)
                     self._count(outcome.ok)
-                    self.cached += outcome.report.cached
-                    self.drawn += not outcome.report.cached
                     if not outcome.ok:
                         self.failed.add(item.where, outcome.report)
                     if not outcome.ok and not self._told:

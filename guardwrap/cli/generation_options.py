@@ -10,7 +10,6 @@ import typer
 __all__ = [
     "AttemptLimit",
     "BatchSize",
-    "Cache",
     "Chat",
     "ComputedTokensLimit",
     "Count",
@@ -92,14 +91,6 @@ RandomSeed = Annotated[
 ]
 BatchSize = Annotated[
     int | None, typer.Option(rich_help_panel=_SETTINGS, help="Maximum attempts in one batch; default: 32.")
-]
-Cache = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=_SETTINGS,
-        metavar="FILE",
-        help="Answer prompts from this file if an earlier run with the same seed and settings did; needs --seed.",
-    ),
 ]
 Deterministic = Annotated[
     bool,

@@ -23,7 +23,7 @@ from guardwrap.cli.signals import (
     let_go,
     open_closed_streams,
 )
-from guardwrap.errors import GuardwrapError
+from guardwrap.errors import REMOVED, GuardwrapError
 
 __all__ = ["app", "main"]
 
@@ -109,6 +109,8 @@ def _no_option(error: Any) -> str | None:
         return None
     bare = unknown.lstrip("-").replace("_", "-")
     known = [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
+    if bare in REMOVED:
+        return f"No such option: {unknown} ({REMOVED[bare]})"
     begun = [name for name in known if name.startswith(f"{bare}-")]
     meant = " or ".join(f"--{name}" for name in begun or get_close_matches(bare, known, n=1))
     return f"No such option: {unknown}{f' (did you mean {meant}?)' if meant else ''}"

@@ -168,9 +168,6 @@ class Report:
     fallback_rejected_by
         Title of the rule that rejected the fallback, which was therefore withheld; None if there was no fallback, or it
         was not rejected.
-    cached
-        Whether the texts were drawn by an earlier call and come from the wrapper's cache. Then ``usage`` and
-        ``rejections`` are zero, ``acceptance`` and ``evidence`` are those of that call, and a note has its attempts.
     prompt_tokens
         Tokens of the prompt as the model reads it, with the chat template; None if that is not known: over an endpoint,
         and for images, speech and encoder-decoder models.
@@ -196,7 +193,6 @@ class Report:
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     obstacle: Obstacle | None = None
     fallback_rejected_by: str | None = None
-    cached: bool = False
     prompt_tokens: int | None = None
 
     @property

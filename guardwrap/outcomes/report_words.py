@@ -68,7 +68,6 @@ def report_headline(report: Report) -> str:
     drawn = tried - pilot if isinstance(pilot, int) else tried
     mean = _rounded(drawn / got) if drawn < LARGE else drawn // got
     cost = "every attempt was accepted" if drawn == got else f"about {counted(mean, 'attempt')} per text"
-    cost = "from the cache" if report.cached else cost
     cost += f", after a pilot of {pilot:,}" if pilot else ""
     missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}{filled}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"

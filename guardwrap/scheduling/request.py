@@ -145,8 +145,6 @@ class Request:
         may still be running.
     follow_up
         Makes the request that draws the missing texts if this one's budget ends; None for no such request.
-    known
-        The outcome, if it is known before anything is drawn; None otherwise.
     earlier
         The request that this one follows up, and its outcome; None for a request of a caller.
     pass_on
@@ -182,7 +180,6 @@ class Request:
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None
     follow_up: FollowUp | None = None
-    known: Outcome | None = None
     earlier: tuple[Request, Outcome] | None = None
     pass_on: PassOn | None = None
     settled: SettledPrefix | None = None

@@ -400,12 +400,6 @@ class RequestState:
         if self.request.on_text is not None:
             self.request.on_text(self.request.prompt.number, text)
 
-    def recall(self, known: Outcome) -> None:
-        """End with an outcome that was known before anything was drawn."""
-        for draw in known.draws:
-            self._accept(draw)
-        self.ended = known.report.ended
-
     def _reject(self, judged: JudgedAttempt) -> None:
         """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""
         blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place

@@ -302,8 +302,6 @@ class Scheduler:
             if request.runs_code and request.budget.timeout is not None:
                 self.aside = self.aside or CheckerPool()  # only in another thread can it be left behind
             progress.state = request.sampler.init()
-            if request.known is not None:
-                progress.recall(request.known)
         found: list[AttemptState] = []
         if request.prompt.law.beam_results is not None and request not in self._failed:
             with caught(self._failed, request):
@@ -470,8 +468,6 @@ class caught:  # noqa: N801  # reads as a function
 
 def _outcome(progress: RequestState, failures: Failures) -> Outcome:
     """Return the outcome of a request, with a reduced report if its sampler, weigher or constraint raises."""
-    if progress.request.known is not None:
-        return progress.request.known
     earlier = None if progress.request.earlier is None else progress.request.earlier[1]
     with caught(failures, progress.request):
         return with_earlier(earlier, outcome_of(progress))

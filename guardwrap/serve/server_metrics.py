@@ -121,7 +121,7 @@ class ServerMetrics:
         self._prompts.labels(model, report.ended).inc()
         for rule, count in report.rejections.items():
             self._rejected.labels(model, rule if rule in self._rules[model] else OTHER_RULES).inc(count)
-        if report.accepted and not report.cached:
+        if report.accepted:
             self._per_text.labels(model).observe(report.usage.attempts / report.accepted)
 
     def served(self, model: str, status: int, seconds: float) -> None:

@@ -114,10 +114,6 @@ class ModelFields(_Strict):
         default=(), strict=False, description="Classifiers, and judges, that requests may use."
     )
     batch_size: int | None = Field(default=None, ge=1, description="Maximum attempts in one batch. Default: 32.")
-    cache: str | None = Field(
-        default=None,
-        description="A file from which a request with a seed is answered if the same request was made before.",
-    )
     deterministic: bool = Field(
         default=False,
         description="Whether each attempt is computed alone, for the same texts of a seed in half precision too.",
@@ -237,10 +233,7 @@ def _conflict(settings: ServerSettings) -> tuple[tuple[str, ...], str] | None:
 def _beside(path: str | Path, model: ModelFields) -> dict[str, str]:
     """Return the fields of a model that name files or folders, resolved relative to the settings."""
     fields = ((name, getattr(model, name)) for name in ("model", "constraints") if name in model.model_fields_set)
-    resolved: dict[str, str] = {name: beside(path, value) for name, value in fields if value}
-    if model.cache is not None:  # the file need not exist
-        resolved["cache"] = str(Path(path).parent / model.cache)
-    return resolved
+    return {name: beside(path, value) for name, value in fields if value}
 
 
 def read_named(settings: ModelFields) -> dict[str, ConstraintFile]:

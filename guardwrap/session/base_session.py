@@ -6,7 +6,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -66,8 +65,6 @@ class SessionConfig:
         What to do about texts that are missing because the budget ended.
     deterministic
         Whether nothing that is computed at the same time may change a text.
-    cache
-        The file with the answers of earlier calls; None for none.
     """
 
     tokenizer: Any = None
@@ -80,7 +77,6 @@ class SessionConfig:
     allow_code: bool = False
     on_exhausted: Missing = "raise"
     deterministic: bool = False
-    cache: str | Path | None = None
 
 
 class BaseSession(ABC):

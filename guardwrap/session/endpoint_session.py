@@ -153,8 +153,6 @@ class EndpointSession(BaseSession):
         super().__init__(constraints, config)
         if config.tokenizer is not None:
             raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
-        if config.cache is not None:
-            raise UsageError("which weights an endpoint's server has is not known; leave cache= out")
         if config.deterministic:
             raise UsageError("how an endpoint's server rounds is the server's choice; leave deterministic= out")
         self.model = generator

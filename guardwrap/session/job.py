@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from guardwrap.answer_cache.call_cache import CallCache
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.transformers_loop import GenerateBackend
@@ -109,8 +108,6 @@ class Job:
         Where calls in event loops learn; None for a thread of its own.
     on_exhausted
         What to do about texts that are missing in the end.
-    cache
-        Answers requests from those of earlier calls; None for no cache.
     repair
         Repair turns for prompts whose budget ended; None for none.
     span
@@ -147,7 +144,6 @@ class Job:
     batches: Batches | None = None
     threads: CallThreads | None = None
     on_exhausted: OnExhausted = "raise"
-    cache: CallCache | None = None
     repair: Repair | None = None
     span: CallSpan | None = None
     called: float = field(default_factory=time.monotonic)
@@ -290,7 +286,7 @@ class Job:
         repairs = self.repair is not None and not asked.sampler.records
         if self.repair is not None and repairs:
             self.repair.require_prompt(prompt.given)
-        request = Request(
+        return Request(
             prompt=prompt,
             constraint=asked.constraint,
             sampler=asked.sampler,
@@ -308,7 +304,6 @@ class Job:
             pass_on=self.pass_on,
             **how,
         )
-        return request if self.cache is None else self.cache.answered(request)
 
     def _repair_turn(
         self, asked: RequestOptions, turn: int, request: Request, outcome: Outcome, rejected: RejectedAttempt
@@ -364,8 +359,6 @@ class Job:
         else:
             served = self.batches.serve(self._key, self.backend, requests, window=window)
         for request, outcome in served:
-            if self.cache is not None:
-                self.cache.write()
             prompt: Any = request.prompt
             yield prompt, request.constraint, outcome
 
@@ -378,8 +371,6 @@ class Job:
             batches.aserve(self._key, self.backend, requests, window=WINDOW * self.batch_size, on_busy=self.on_busy)
         ) as served:
             async for request, outcome in served:
-                if self.cache is not None:
-                    await (self.threads or CallThreads()).run(self.cache.write)
                 prompt: Any = request.prompt
                 yield prompt, request.constraint, outcome
 

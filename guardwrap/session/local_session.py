@@ -17,9 +17,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.answer_cache.answer_file import AnswerFile
-from guardwrap.answer_cache.call_cache import CallCache
-from guardwrap.answer_cache.call_context import cache_of
 from guardwrap.backends.refill.mode_selection import select_rows, slower_because
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.base import Constraint
@@ -105,7 +102,6 @@ class LocalSession(BaseSession):
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size: int = require_whole("batch_size", size, 1)
         self.deterministic = config.deterministic
-        self._answers = None if config.cache is None else AnswerFile(config.cache)
         self._warned: set[str] = set()
         self._stable: dict[str, StablePrefix] = {}
         self._learned: OrderedDict[Any, tuple[TwistedConstraint, Any]] = OrderedDict()
@@ -389,7 +385,6 @@ class LocalSession(BaseSession):
             weigh=None if proposal is None or by_mask else Weigher(self.model, model, alone=self.deterministic),
             causal=causal,
             separate=self.deterministic,
-            cache=self._cache(own, call, proposal, model),
             each=each,
             batches=self.batches,
             threads=self.threads,
@@ -430,17 +425,6 @@ class LocalSession(BaseSession):
             if len(self._learned) > TWISTS:
                 self._learned.popitem(last=False)
         return Twists(learned, proposal.twisted.strength)
-
-    def _cache(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None, model: Any) -> CallCache | None:
-        """Return the cache of a call; None without a file of answers."""
-        if self._answers is None:
-            return None
-        refused = None if own.get("seed") is not None or self.has_seed else "the call has no seed"
-        if proposal is not None and proposal.twisted is not None:
-            refused = "what Twisted() has learned may change"
-        masked = None if proposal is None or proposal.masked is None else proposal.masked.unseen
-        options = self.deterministic, masked
-        return cache_of(self._answers, call, models=(self.model, model), options=options, refused=refused)
 
     def _adapter_in(self, own: Mapping[str, Any]) -> Any:
         """Return the adapter of a call; False or None for none. Read once, as another thread may load or unload it."""

@@ -13,6 +13,7 @@ import pytest
 
 from guardwrap import __version__
 from guardwrap.cli import app
+from guardwrap.errors import REMOVED
 from tests.cli.fixtures_commands import assert_one_line, generate, python, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -139,6 +140,7 @@ def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
         ("--top_k", " (did you mean --top-k?)"),
         ("--top", " (did you mean --top-p or --top-k?)"),
         ("--tempature", " (did you mean --temperature?)"),
+        ("--cache", f" ({REMOVED['cache']})"),
         ("--export", ""),  # typer would suggest --endpoint, because it compares the dashes as well
         ("-z", ""),
     ],

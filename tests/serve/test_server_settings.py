@@ -46,11 +46,9 @@ def test_a_file_and_the_options_that_replace_it(write):
     assert (changed.port, changed.model, changed.limits) == (2, "other", ServerLimits(running=3))
 
 
-def test_a_cache_is_beside_its_settings_even_before_it_exists(write, tmp_path):
-    assert read_server_settings(write("cache: answers.sqlite\n")).cache == str(tmp_path / "answers.sqlite")
-    several = read_server_settings(write("models: {a: {cache: a.sqlite}, b: {deterministic: true}}\n")).served_models
-    assert several["a"].cache == str(tmp_path / "a.sqlite")
-    assert (several["b"].cache, several["b"].deterministic, several["a"].deterministic) == (None, True, False)
+def test_a_removed_field_says_what_to_do_instead(write):
+    with pytest.raises(SpecError, match=r"unknown field 'cache' .*keep the outcomes yourself"):
+        read_server_settings(write("cache: answers.sqlite\n"))
 
 
 def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):

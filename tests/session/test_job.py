@@ -51,6 +51,23 @@ def test_each_prompt_gets_what_it_would_get_in_a_call_of_its_own_constraint(worl
     assert [outcome.texts for outcome in turned] != [outcome.texts for outcome in outcomes]
 
 
+def test_mappings_are_constraints_as_in_lines_of_json(world: World) -> None:
+    settings = {"seed": 3, "num_return_sequences": 3, **world.settings}
+    rule, data = Regex("b"), {"kind": "regex", "pattern": "b"}
+    guarded = guarded_of(world)
+    for prompts, each in ((PROMPTS[:2], [rule, None]), (PROMPTS[:2], [[rule], None])):
+        objects = guarded.run(prompts, constraint_each=each, **settings)
+        mappings = guarded.run(prompts, constraint_each=[data, None], **settings)
+        assert [outcome.texts for outcome in objects] == [outcome.texts for outcome in mappings]
+    assert guarded_of(world, data).constraint.digest == rule.digest
+    with pytest.raises(
+        UsageError, match=r"constraint_each\[0\]: pattrn: unknown field 'pattrn' \(did you mean 'pattern'"
+    ):
+        guarded.run(PROMPTS[:1], constraint_each=[{"kind": "regex", "pattrn": "b"}], **settings)
+    with pytest.raises(UsageError, match="allow_code"):
+        guarded.run(PROMPTS[:1], constraint_each=[{"kind": "python", "function": "os:remove"}], **settings)
+
+
 def test_all_prompts_share_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Scheduler] = []
 

@@ -16,7 +16,6 @@ from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
 from guardwrap.cli.generation_options import (
     AttemptLimit,
     BatchSize,
-    Cache,
     Chat,
     ComputedTokensLimit,
     Count,
@@ -69,7 +68,6 @@ from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
 
@@ -102,7 +100,6 @@ def generate(
     top_k: TopK = None,
     seed: RandomSeed = None,
     batch_size: BatchSize = None,
-    cache: Cache = None,
     deterministic: Deterministic = False,
     max_attempts: AttemptLimit = None,
     max_tokens: TokenLimit = None,
@@ -131,7 +128,7 @@ def generate(
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
     limits = known({**limits, "max_seconds": max_seconds, "timeout": timeout})
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
-    computing = {"batch_size": batch_size, "cache": cache, "deterministic": deterministic}
+    computing = {"batch_size": batch_size, "deterministic": deterministic}
     request = read_request(
         read_constraints(constraints, allow_code=allow_code),
         model=model,
@@ -188,8 +185,6 @@ def _write_with_workers(
 
     if timeout is not None:
         raise UsageError("--timeout does not work with --ray, whose workers have clocks of their own; leave it out")
-    if request.cache is not None:
-        raise UsageError("--cache does not work with --ray, whose workers may be on other machines; leave it out")
     on_ray(request, source, results, address=address, workers=workers or 1, gpus=gpus or 0)
 
 
@@ -233,11 +228,6 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
         _go(run, guarded, {**request.options, "seed": seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
-    if request.cache is not None and not results.quiet:
-        runs = [run] if retry is None else [retry, run]
-        cached = sum(each.cached for each in runs)
-        some_of_all = counted_of(cached, cached + sum(each.drawn for each in runs), "prompt")
-        typer.echo(f"guardwrap: {some_of_all} came from the cache {request.cache}", err=True)
     if run.short:
         is_file = output is not None
         end = missing_texts(run.short, run.done, "prompts", run.advice, kept=is_file, seed=request.seed)

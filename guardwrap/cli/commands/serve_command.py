@@ -105,7 +105,7 @@ def serve(
 def _loaded(model: ModelSettings) -> GuardedGenerator:
     from guardwrap.serve.parsed_request import ANYTHING
 
-    options = {name: getattr(model, name) for name in ("adapter", "batch_size", "cache", "deterministic")}
+    options = {name: getattr(model, name) for name in ("adapter", "batch_size", "deterministic")}
     guarded = load_generator(model.model, ANYTHING, images=model.images, dtype=model.dtype, **options)
     guarded.session.job({"seed": 0})  # test the model now, not with the first request
     return guarded

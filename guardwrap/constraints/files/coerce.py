@@ -11,7 +11,9 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, instead, shown
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.catalogue_files import catalogue_path
+from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
+from guardwrap.documents.validation import Invalid
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.proposals import require_one
@@ -68,7 +70,8 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
     Parameters
     ----------
     source
-        A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these.
+        A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, a mapping in the form of
+        its field ``constraint`` (``{"kind": ...}``), or a sequence of these.
         All constraints of a sequence must hold, and the first sampler, proposal, adapter, budget and repair in it
         apply.
     allow_code
@@ -92,6 +95,11 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
             hint = f"{instead(source)}, or 'catalogue:<name>' for a ready-made constraint"
             raise SpecError(f"{source!r} is not a file{hint}")
         return load(source, allow_code=allow_code)
+    if isinstance(source, Mapping):
+        try:
+            return ConstraintFile(read_constraint(source, allow_code=allow_code))
+        except Invalid as invalid:
+            raise SpecError(str(invalid)) from None
     if isinstance(source, Sequence) and source:
         files = [as_constraint_file(item, allow_code=allow_code) for item in source]
         if len(files) == 1:

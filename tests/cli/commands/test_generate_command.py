@@ -768,28 +768,6 @@ def test_a_budget_of_computed_tokens(model, tmp_path):
     assert record["report"]["ended"] == "max_computed_tokens"
 
 
-def test_a_run_that_was_made_before_is_answered_from_a_file(model, has_a, tmp_path):
-    options = ("ab", "cd", "-c", has_a, "--seed", 1, "--cache", tmp_path / "answers.sqlite", "--max-new-tokens", 5)
-    first, second, other = (records(generate(model, *options, *more).stdout) for more in ((), (), ("-n", 2)))
-    assert [each["texts"] for each in first] == [each["texts"] for each in second]
-    for lines, expected in ((first, False), (second, True), (other, False)):
-        assert [each["report"]["cached"] for each in lines] == [expected] * 2
-    mixed = generate(model, "ef", *options)
-    assert f"guardwrap: 0 of 3 prompts came from the cache {tmp_path}" in mixed.stderr, "other places among the prompts"
-    mixed = generate(model, *options, "ef")
-    assert f"guardwrap: 2 of 3 prompts came from the cache {tmp_path}" in mixed.stderr
-    assert "cache" not in generate(model, *options, "--quiet").stderr
-    assert "cache" not in generate(model, "ab", "-c", has_a, "--seed", 1).stderr
-    result = generate(model, "ab", "-c", has_a, "--cache", tmp_path / "answers.sqlite")
-    assert_one_line(result, "--cache needs --seed")
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"prompt": "ab"}\n')
-    result = generate(
-        model, "-c", has_a, "--jsonl", rows, "--ray", "local", "--seed", 1, "--cache", "a", "-o", tmp_path / "out"
-    )
-    assert_one_line(result, "--cache does not work with --ray")
-
-
 def test_attempts_that_are_computed_alone(model, has_a):
     one, other = (generate(model, "ab", "-c", has_a, "--seed", 1, *more) for more in ((), ("--deterministic",)))
     (one,), (other,) = records(one.stdout), records(other.stdout)
