@@ -20,9 +20,7 @@ ELSEWHERE = {
     "perhaps": ", of which this is perhaps none",
     "settings": ", under other generation settings",
 }
-"""Suffixes in reports to an adapter's KL(g‖g') that was measured on other prompts or under other settings.
-
-``--resume`` removes these words from result files, so files of earlier versions depend on them."""
+"""Suffixes in reports to an adapter's KL(g‖g') that was measured on other prompts or under other settings."""
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = "{prompt}"

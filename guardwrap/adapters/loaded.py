@@ -9,7 +9,7 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from guardwrap.adapters.adapter_folder import CARD, CONFIG, Files, fetched, read_adapter
+from guardwrap.adapters.adapter_folder import CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.card import Card
 from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.backends.refill.mode_selection import as_tried
@@ -23,7 +23,7 @@ from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import ELSEWHERE, Adapter
 
-__all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adapter", "require_adapter"]
+__all__ = ["Checkpoint", "Loaded", "in_training", "load_adapter", "require_adapter"]
 
 
 class Loaded:
@@ -194,7 +194,6 @@ def in_training(model: Any, other: Any) -> Checkpoint:
     return Checkpoint("in training", other)
 
 
-# --resume compares these words with those in result files: other words would make files of earlier versions unusable.
 _MEASURED = "measured on its card's prompts"
 
 
@@ -216,23 +215,6 @@ def _adapter_in_words(name: str, card: Card | None, constraint: Constraint, *, o
 
 def _checkpoint_in_words(name: str) -> str:
     return f"the checkpoint {name!r} (KL(g‖g') is not known: it has no card)"
-
-
-def describe_adapter(adapter: Adapter, constraint: Constraint) -> str:
-    """Return an adapter's description in reports, without loading it.
-
-    Reports add one of ``proposals.ELSEWHERE`` for prompts or settings that are not the card's.
-
-    Raises
-    ------
-    AdapterError
-        If its files cannot be read.
-    """
-    folder, name = _found(adapter)
-    if _is_checkpoint(folder):
-        return _checkpoint_in_words(name)
-    card = Card.read(folder / CARD) if (folder / CARD).exists() else None
-    return _adapter_in_words(name, card, constraint, other_base=False)
 
 
 def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:

@@ -15,8 +15,17 @@ from guardwrap.documents.validation import Invalid
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import PromptError, UsageError, first_line, nearest
 from guardwrap.prompt_files.prompts import lines
+from guardwrap.prompt_files.written_records import WrittenRecord, is_written
 
-__all__ = ["ExpectedText", "constraint_files", "is_several", "require_rules", "texts_for", "texts_to_check"]
+__all__ = [
+    "ExpectedText",
+    "constraint_files",
+    "is_several",
+    "read_records",
+    "require_rules",
+    "texts_for",
+    "texts_to_check",
+]
 
 _SUFFIXES = (".yaml", ".yml")
 _EXPECTED = {"pass": True, "fail": False, True: True, False: False}
@@ -86,8 +95,8 @@ def _is_folder(folder: str) -> bool:
     return not folder or os.path.isdir(folder)
 
 
-def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedText]:
-    """Return the texts of the command line, then those of files.
+def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> tuple[list[ExpectedText], list[WrittenRecord]]:
+    """Return the texts of the command line, then those of files, and the records of ``guardwrap generate`` in files.
 
     Parameters
     ----------
@@ -96,7 +105,7 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedT
     paths
         Files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of JSON is a
         string, or an object with "text" or "message", "expected" ("pass", "fail", true or false; default: "pass") and
-        "rule" (the constraint file that it is for; default: every file).
+        "rule" (the constraint file that it is for; default: every file); or a record.
 
     Raises
     ------
@@ -104,10 +113,33 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> list[ExpectedT
         If a file cannot be read, or a line is invalid; the message names the line.
     """
     expected = [ExpectedText(text, where="--text") for text in texts]
+    records: list[WrittenRecord] = []
     for path in paths:
-        read = _of_json if path.endswith(".jsonl") else _of_line
-        expected += [read(where, line) for where, line in lines(path)]
-    return expected
+        for where, line in lines(path):
+            value = _json(where, line) if path.endswith(".jsonl") else line
+            if is_written(value):
+                records.append(WrittenRecord(path, where, value))
+            else:
+                expected.append(_of_json(where, value) if path.endswith(".jsonl") else ExpectedText(line, where=where))
+    return expected, records
+
+
+def read_records(paths: Sequence[str]) -> Iterator[WrittenRecord]:
+    """Yield the records of output files of ``guardwrap generate``; ``-`` is stdin.
+
+    Raises
+    ------
+    PromptError
+        If a file cannot be read, or has a line that is no record; the message names the line.
+    """
+    for path in paths:
+        for where, line in lines(path):
+            data = _json(where, line)
+            if not is_written(data):
+                raise PromptError(
+                    f"{where}: is not a line of guardwrap generate; check other texts with guardwrap check"
+                )
+            yield WrittenRecord(path, where, data)
 
 
 def require_rules(texts: Sequence[ExpectedText], names: Sequence[str]) -> None:
@@ -138,15 +170,14 @@ def _is_named(name: str, rule: str) -> bool:
     return end in (path.parts[-len(end) :], path.with_suffix("").parts[-len(end) :])
 
 
-def _of_line(where: str, line: str) -> ExpectedText:
-    return ExpectedText(line, where=where)
-
-
-def _of_json(where: str, line: str) -> ExpectedText:
+def _json(where: str, line: str) -> Any:
     try:
-        value = lexical.load_json(line)
+        return lexical.load_json(line)
     except (ValueError, OverflowError, RecursionError) as error:
         raise PromptError(f"{where}: not JSON: {first_line(error)}") from None
+
+
+def _of_json(where: str, value: Any) -> ExpectedText:
     fields: dict[str, Any] = {"text": value} if isinstance(value, str) else value
     if not isinstance(fields, dict) or isinstance(fields.get("text"), str) == ("message" in fields):
         raise PromptError(f'{where}: give a string, or an object with "text" (a string) or "message", and "expected"')

@@ -63,6 +63,9 @@ COMMANDS: Mapping[str, CommandSource] = {
         "serve_command", "serve", "Serve a model over HTTP, with OpenAI's API and vLLM's extensions."
     ),
     "check": CommandSource("check_command", "check", "Validate constraint files, run their examples and check texts."),
+    "verify": CommandSource(
+        "verify_command", "verify", "Compare output files of guardwrap generate with rules: texts, digests and limits."
+    ),
     "catalogue": CommandSource(
         "catalogue_command",
         "show_catalogue",

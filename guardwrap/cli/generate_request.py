@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.budget import Budget
-from guardwrap.cli.proposal_options import describe_proposal, proposed_by
+from guardwrap.cli.proposal_options import proposed_by
 from guardwrap.cli.shared import generator_of, known
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.proposal_fields import adapter_spelt, proposal_spelt
 from guardwrap.constraints.files.repair_field import read_repair, repair_spelt
-from guardwrap.constraints.files.template import fill
 from guardwrap.documents.validation import Invalid, read_option
+from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
+from guardwrap.prompt_files.overrides import constraint_of
 from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.run_identity import DIGESTS, VERSIONS, model_digest, rule_digests, versions
+from guardwrap.proposals import Adapter
 
 if TYPE_CHECKING:
     from guardwrap.samplers.protocol import Sampler
@@ -126,38 +129,53 @@ class GenerateRequest:
         return {"num_return_sequences": self.count, **self.generation}
 
     @cached_property
-    def _described_proposal(self) -> str | None:
-        """Description of the proposal in reports. It is cached, because reading an adapter's card takes long."""
-        return self._describe_proposal(self.constraints.constraint)
+    def digests(self) -> dict[str, str | None]:
+        """What identifies the files that the run uses: model, adapter, learned twist, and what its rules read."""
+        digests = rule_digests(self.constraints.constraint, self._source_digest)
+        if isinstance(self.generator, str):
+            digests["model"] = model_digest(self.generator)
+            if isinstance(self.adapter, Adapter):
+                digests["adapter"] = source_digest(str(self.adapter.source), self.adapter.revision)
+        learned = getattr(self.proposal, "learned", None)
+        if learned is not None:
+            digests["learned twist"] = source_digest(str(learned))
+        return digests
 
-    def _describe_proposal(self, constraint: Constraint) -> str | None:
-        served = not isinstance(self.generator, str)
-        return describe_proposal(self.proposal, self.adapter, constraint, served=served)
+    def settings_of(self, item: Item) -> dict[str, Any]:
+        """Return the settings in the record of a prompt: the options of the run, versions, and digests of files."""
+        digests = self.digests
+        if item.own.constraints is not None or item.own.fields is not None:
+            digests = digests | rule_digests(self.constraint_of(item), self._source_digest)
+        return {**self.settings, VERSIONS: versions(), DIGESTS: digests}
+
+    def constraint_of(self, item: Item) -> Constraint:
+        """Return the constraint of a prompt's texts."""
+        return constraint_of(self.constraints.constraint, item.own)
+
+    @cached_property
+    def _source_digest(self) -> Callable[[str], str | None]:
+        return cache(source_digest)  # for this run only, as a file may change before the next one
 
     def made_with(self) -> dict[str, Any]:
         """Return the settings that a resumed run must share with the first one, by their names in messages."""
         return {
             "constraint": self.constraints.constraint.digest,
             "sampler": self.sampler.name,
-            "proposal": self._described_proposal,
             "number of texts": self.count,
             "budget": plain(self.budget),
-            "settings": self.settings,
+            "settings": {**self.settings, VERSIONS: versions(), DIGESTS: self.digests},
         }
 
     def report_of(self, item: Item) -> dict[str, Any]:
         """Return the fields that the report of a prompt has if this request generates for it."""
-        prompt_options = item.own
-        report = {**self.made_with(), "requested": self.count, "seed": prompt_options.seed}
-        if prompt_options.constraints is not None or prompt_options.fields is not None:
-            both = fill(self.constraints.constraint, prompt_options.fields)
-            both = both if prompt_options.constraints is None else All((both, prompt_options.constraints))
-            report |= {"constraint": both.digest, "proposal": self._describe_proposal(both)}
-        if prompt_options.sampler is not None:
-            report["sampler"] = prompt_options.sampler.name
-        if prompt_options.budget is not None:
-            report["budget"] = plain(prompt_options.budget)
-        return report
+        own = item.own
+        return {
+            "constraint": self.constraint_of(item).digest,
+            "sampler": self.sampler.name if own.sampler is None else own.sampler.name,
+            "budget": plain(self.budget if own.budget is None else own.budget),
+            "requested": self.count,
+            "seed": own.seed,
+        }
 
 
 def read_request(
@@ -215,7 +233,15 @@ def read_request(
     turns = None if constraints.repair is None else repair_spelt(constraints.repair)
     with_options = named if isinstance(named, dict) else None  # of others, reports say the name
     drawn_with = known(
-        {"dtype": dtype, "endpoint": endpoint, "adapter": adapter, "sampler": with_options, "repair": turns}
+        {
+            "dtype": dtype,
+            "endpoint": endpoint,
+            "proposal": proposal_spelt(proposed) if proposed else None,
+            "adapter": adapter_spelt(drawing) if isinstance(drawing, Adapter) else drawing or None,
+            "sampler": with_options,
+            "repair": turns,
+            "deterministic": others["deterministic"] or None,
+        }
     )
     return GenerateRequest(
         constraints=constraints,

@@ -31,6 +31,7 @@ from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import why_short
 
 if TYPE_CHECKING:
+    from guardwrap.cli.generate_request import GenerateRequest
     from guardwrap.generator import GuardedGenerator
 
 __all__ = ["Run", "missing_texts", "require_another_seed"]
@@ -51,9 +52,8 @@ class Run:
         Number of all prompts, including those that are done, or None if unknown.
     done
         Lines that an earlier run has written.
-    settings
-        Generation settings from the command line, which are written to the results. ``"chat"`` says whether plain
-        prompts become user messages.
+    request
+        What to generate.
     output
         File for the results, or None for stdout.
     quiet
@@ -88,7 +88,7 @@ class Run:
         items: Iterator[Item],
         total: int | None,
         done: WrittenLines,
-        settings: Mapping[str, Any],
+        request: GenerateRequest,
         *,
         output: Path | None,
         quiet: bool = False,
@@ -98,7 +98,7 @@ class Run:
     ) -> None:
         self._items = items
         self._total = total
-        self._settings = settings
+        self._request = request
         self._output = output
         self._quiet = quiet
         self._show_rejected = show_rejected
@@ -183,7 +183,7 @@ class Run:
         lines: dict[int, bytes] = {}
         for call, outcome in self._ended.items():
             number, item = self._under_way[call]
-            lines[number] = to_line(item, outcome, self._settings)
+            lines[number] = to_line(item, outcome, self._request.settings_of(item))
         lines = {number: line for number, line in (lines | self._waiting | self._kept).items() if number >= self.done}
         with suppress(OSError):  # on a full disk, these prompts are generated again later
             keep_ahead(self._output, lines)
@@ -215,7 +215,7 @@ class Run:
                 self._waiting[number] = line
                 self._reused += 1
                 continue
-            prompt = item.given(self._settings["chat"])
+            prompt = item.given(self._request.chat)
             if not chats and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
@@ -256,7 +256,7 @@ class Run:
             self._append = stack.enter_context(line_file(self._output, self._size))
 
         def to_programs(_: int, item: Item, outcome: Outcome) -> None:
-            self._append(to_line(item, outcome, self._settings))
+            self._append(to_line(item, outcome, self._request.settings_of(item)))
 
         return to_programs
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from guardwrap.cli.signals import ends_at_once
-from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.errors import UsageError
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 
-__all__ = ["describe_proposal", "proposed_by"]
+__all__ = ["proposed_by"]
 
 
 def proposed_by(
@@ -63,37 +61,3 @@ def proposed_by(
         return merged, merged_adapter
     # The option replaces the file's mask or twist.
     return kind(merged.proposal if isinstance(merged, Masked | Twisted) else merged), merged_adapter
-
-
-def describe_proposal(proposal: Any, adapter: Any, constraint: Constraint, *, served: bool = False) -> str | None:
-    """Return how reports will describe the proposal, without loading it.
-
-    Parameters
-    ----------
-    proposal, adapter
-        The result of ``proposed_by``.
-    constraint
-        The constraint of the texts.
-    served
-        Whether the model is on a server.
-
-    Raises
-    ------
-    AdapterError
-        If the files of the adapter cannot be read.
-    """
-    if served:
-        with ends_at_once():
-            from guardwrap.session.endpoint_session import endpoint_proposal_of
-
-        source = endpoint_proposal_of(proposal, adapter)
-        return None if source is None else source.in_words(constraint)
-    shaped = {Masked: "masked", Twisted: "twisted"}.get(type(proposal))
-    inner = proposal.proposal if shaped else proposal
-    words = str(inner) if inner else None
-    if adapter:
-        with ends_at_once():
-            from guardwrap.adapters import loaded  # imports torch
-
-        words = loaded.describe_adapter(adapter, constraint)
-    return f"{words or 'the model itself'}, {shaped}" if shaped else words

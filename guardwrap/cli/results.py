@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guardwrap.documents.inputs import irregular
 from guardwrap.environment.atomic_files import write_whole
@@ -18,7 +18,11 @@ from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.overrides import OPTIONS
 from guardwrap.prompt_files.prompts import Item, PromptSource
 from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes
-from guardwrap.proposals import ELSEWHERE
+from guardwrap.prompt_files.run_identity import difference
+from guardwrap.prompt_files.written_records import is_written, require_unchanged
+
+if TYPE_CHECKING:
+    from guardwrap.cli.generate_request import GenerateRequest
 
 __all__ = ["WrittenLines", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
 
@@ -74,18 +78,12 @@ def check_output(path: Path, source: PromptSource, *, resume: bool, overwrite: b
 _SAME = {
     "constraint": "other constraints; resume with the same ones",
     "sampler": "another sampler; resume with the same one",
-    "proposal": "another --proposal or --adapter, or without one; resume with the same",
 }
 """Fields that are the same in all reports of one run, and the end of the error message if they differ."""
 
 
 def read_finished(
-    path: Path,
-    items: Iterator[Item],
-    run_of: Callable[[Item], Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    *,
-    other_budget: bool = False,
+    path: Path, items: Iterator[Item], request: GenerateRequest, *, other_budget: bool = False
 ) -> WrittenLines:
     """Read the lines of an interrupted run, and skip the prompts that have one.
 
@@ -95,18 +93,15 @@ def read_finished(
         The output file. It may be missing.
     items
         All prompts. Those with a complete line are consumed.
-    run_of
-        Returns the fields that the report of an item has in this run: constraint, sampler, proposal, requested, budget
-        and seed. The seed is None for an item without a seed of its own.
-    settings
-        Generation settings of this run. Lines of older versions, which lack settings, are accepted.
+    request
+        This run.
     other_budget
         Whether lines may have been made with a different budget.
 
     Raises
     ------
     UsageError
-        If the file was not written by this run with these prompts.
+        If the file was not written by this run with these prompts, or was changed since.
     """
     done = WrittenLines()
     if not path.exists():
@@ -120,54 +115,40 @@ def read_finished(
             item = next(items, None)
             if item is None:
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
-            data, again, seed = _same_run(where, raw, item, run_of, settings, done.seed, other_budget=other_budget)
-            failed += [] if data["ok"] else [(number, item, again, len(data.get("texts") or ()))]
+            data, again, seed = _same_run(where, raw, item, request, done.seed, other_budget=other_budget)
+            failed += [] if data["ok"] else [(number, item, again, len(data["texts"]))]
             done = WrittenLines(number + 1, done.size + len(raw), len(failed), seed)
     return replace(done, failed=tuple(failed))
 
 
-def is_of_run(
-    raw: bytes,
-    item: Item,
-    run_of: Callable[[Item], Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    seed: int,
-    *,
-    other_budget: bool = False,
-) -> bool:
+def is_of_run(raw: bytes, item: Item, request: GenerateRequest, seed: int, *, other_budget: bool = False) -> bool:
     """Return whether the run with this seed would write this line for a prompt; see ``read_finished``."""
     try:
-        _same_run("", raw, item, run_of, settings, seed, other_budget=other_budget)
+        _same_run("", raw, item, request, seed, other_budget=other_budget)
     except UsageError:
         return False
     return True
 
 
 def _same_run(
-    where: str,
-    raw: bytes,
-    item: Item,
-    run_of: Callable[[Item], Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    seed: int | None,
-    *,
-    other_budget: bool,
+    where: str, raw: bytes, item: Item, request: GenerateRequest, seed: int | None, *, other_budget: bool
 ) -> tuple[dict[str, Any], int, int | None]:
     """Return a line, how often it was retried, and the seed of the run. Raise UsageError if it is of another run."""
     data, report = _read_back(where, raw)
     if _prompt(data) != _prompt(item.fields):
         raise UsageError(f"{where}: is for another prompt than {item.where}; resume with the same prompts")
-    made_with = dict(report.get("settings", settings))
+    made_with = dict(report["settings"])
     again = made_with.pop(AGAIN, 0)
     fixed = [name for name in OPTIONS if name != "budget" or not (other_budget or again)]
     if new := next((name for name in fixed if data.get(name) != item.fields.get(name)), None):
         raise UsageError(f"{where}: was made with another {new} than {item.where} has; resume with the same")
-    run = run_of(item)
+    run = request.report_of(item)
     for name, other in _SAME.items():
-        if _anywhere(report.get(name)) != run[name]:
+        if report.get(name) != run[name]:
             raise UsageError(f"{where}: was made with {other}")
-    _require_same(where, made_with, settings)
+    _require_same(where, made_with, request.settings_of(item))
     _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
+    require_unchanged(where, data, request.constraint_of(item))
     if again:  # a retried line has the seed of its retry
         return data, again, seed
     if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
@@ -175,21 +156,10 @@ def _same_run(
     return data, again, report["seed"] if run["seed"] is None else seed
 
 
-def _anywhere(words: Any) -> Any:
-    """Remove the parts about the prompt and the settings, which are compared separately."""
-    for addition in ELSEWHERE.values() if isinstance(words, str) else ():
-        words = words.replace(addition, "")
-    return words
-
-
 def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Raise UsageError if a line was made with other settings."""
-    for name in sorted({*made_with, *settings}):
-        was, option = made_with.get(name), "--" + name.replace("_", "-")
-        if was != settings.get(name):
-            how = f"without {option}" if was is None or was is False else f"with {option}"
-            how += "" if was is None or isinstance(was, bool) else f" {was}"  # a flag has no value
-            raise UsageError(f"{where}: was made {how}; resume with the same settings")
+    if other := difference(made_with, settings):
+        raise UsageError(f"{where}: {other}; resume with the same settings, or write to another --output")
 
 
 def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str, Any], *, other_budget: bool) -> None:
@@ -206,14 +176,10 @@ def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str
 
 
 def _read_back(where: str, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    try:
+    with suppress(ValueError, RecursionError):
         data = json.loads(raw)
-        report = data["report"]
-        known = isinstance(report["seed"], int) and isinstance(report["constraint"], str)
-        if known and isinstance(report.get("settings", {}), dict) and isinstance(data["ok"], bool):
-            return data, report
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
+        if is_written(data):
+            return data, data["report"]
     raise UsageError(f"{where}: was not written by guardwrap generate; give another --output")
 
 

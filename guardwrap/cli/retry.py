@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from guardwrap.cli.generate_request import GenerateRequest
 from guardwrap.cli.generate_run import Run, Write
 from guardwrap.cli.results import WrittenLines, replace_lines, to_line
 from guardwrap.formatting import counted_of
@@ -31,7 +31,7 @@ class RetryRun(Run):
         Lines of the output file.
     seed
         Seed of the retry. It must differ from the first one, which would give the same attempts.
-    settings, output, **shown
+    request, output, **shown
         See ``Run``; ``quiet`` and ``show_rejected`` are passed to it.
 
     Attributes
@@ -42,14 +42,12 @@ class RetryRun(Run):
 
     timed = False  # easy prompts finish first, so an ETA would be too short
 
-    def __init__(
-        self, done: WrittenLines, seed: int, settings: Mapping[str, Any], *, output: Path, **shown: Any
-    ) -> None:
+    def __init__(self, done: WrittenLines, seed: int, request: GenerateRequest, *, output: Path, **shown: Any) -> None:
         items = (
             dataclasses.replace(item, own=dataclasses.replace(item.own, seed=seed, number=number))
             for number, item, _, _ in done.failed
         )
-        super().__init__(items, len(done.failed), WrittenLines(), settings, output=output, **shown)
+        super().__init__(items, len(done.failed), WrittenLines(), request, output=output, **shown)
         self.size = done.size
         self._path = output
         self._failed = done.failed
@@ -71,7 +69,7 @@ class RetryRun(Run):
         def write(at: int, item: Item, outcome: Outcome) -> None:
             number, _, before, texts = self._failed[at]
             if len(outcome.texts) >= texts:  # otherwise the old line, which has more texts, stays
-                self._new[number] = to_line(item, outcome, {**self._settings, AGAIN: before + 1})
+                self._new[number] = to_line(item, outcome, {**self._request.settings_of(item), AGAIN: before + 1})
             if monotonic() - self._written > EVERY:
                 self._keep()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
 import reprlib
 from abc import ABC, abstractmethod
@@ -173,6 +174,13 @@ class Constraint(ABC):
         """Whether this constraint itself, apart from its parts, checks the time limit."""
         return type(self).__module__.split(".")[0] == "guardwrap"
 
+    def sources(self) -> dict[str, str]:
+        """Return what judgements depend on beside the canonical form, by name: Hub ids, and paths of folders and files.
+
+        By default the file of the class, unless it is guardwrap's own. A class with an own version lists more.
+        """
+        return {} if type(self).__module__.split(".")[0] == "guardwrap" else source_file(type(self))
+
     @property
     def locates(self) -> bool:
         """Whether ``place_in`` runs only guardwrap's own code, which checks the time limit."""
@@ -258,6 +266,15 @@ def _literal(value: object) -> str:
             if ast.literal_eval(raw) == value:
                 return raw
     return repr(value)
+
+
+def source_file(code: Any) -> dict[str, str]:
+    """Return the file with the source of a class or function, by the name of its module; nothing if there is none."""
+    with suppress(TypeError):  # built in, or made by other code
+        file = inspect.getsourcefile(code)
+        if file is not None:
+            return {str(code.__module__): file}
+    return {}
 
 
 def _operand(other: object, operator: str) -> Constraint:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.combinators import All, AnyOf
+from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.text import Length, TextConstraint
 from guardwrap.documents.time_limits import judging
@@ -141,4 +141,18 @@ def _fault(part: Constraint, draw: Draw) -> str:
     if isinstance(part, All | AnyOf):
         failed = [inner for inner in part.of if not run_check(inner, [draw])[0]]
         return ", ".join(str(_rejection(inner, draw)) for inner in failed)
+    return _match(part.of, draw) if isinstance(part, Not) else ""
+
+
+def _match(part: Constraint, draw: Draw) -> str:
+    """Return what makes a draw satisfy a part, whose negation rejects it, in a few words."""
+    if isinstance(part, Wrapper):
+        return _match(part.of, draw)
+    if isinstance(part, Not):
+        return _fault(part.of, draw)
+    if isinstance(part, TextConstraint):
+        return part.match_of(draw)
+    if isinstance(part, All | AnyOf):
+        held = [inner for inner in part.of if run_check(inner, [draw])[0]]
+        return ", ".join(str(Rejection(inner.title, _match(inner, draw))) for inner in held)
     return ""

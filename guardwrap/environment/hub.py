@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import getproxies
 
-__all__ = ["cached_or_online", "reachable"]
+__all__ = ["cached_or_online", "commit_of", "reachable"]
 
 SECONDS = 3.0
 """Maximum time to wait for a connection to the Hub, in seconds."""
@@ -39,6 +40,18 @@ def cached_or_online(source: str) -> str:
         raise OSError(
             f"{host} cannot be reached, and there is no cached copy; connect, or give the path of a folder"
         ) from None
+
+
+def commit_of(source: str, revision: str | None = None) -> str | None:
+    """Return the commit that a Hub id stands for now, or its cached copy without a network; None if it is not known."""
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    with suppress(Exception):  # no such repository, no access, a malformed id, no network in the end …
+        if reachable() and not constants.HF_HUB_OFFLINE:
+            return HfApi().model_info(source, revision=revision).sha
+    with suppress(Exception):
+        return Path(snapshot_download(source, revision=revision, local_files_only=True)).name
+    return None
 
 
 def reachable() -> bool:

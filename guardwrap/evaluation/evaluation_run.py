@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,8 +12,8 @@ from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
+from guardwrap.environment.file_digests import folder_digest
 from guardwrap.environment.package_data import PREFIX, adapters
-from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
 from guardwrap.evaluation.evaluation_settings import BASE, EvaluationSettings, marks_of, position_to_compare
 from guardwrap.evaluation.figures import PromptFigures, figures_of
@@ -129,21 +128,7 @@ def _drawn_from(given: str | Mapping[str, str] | None, load: Callable[[str], Any
     return {"adapter": given["adapter"]} if "adapter" in given else {"proposal": load(given["model"])}
 
 
-_COMPUTES = (".json", ".safetensors", ".bin", ".gguf")
-"""Suffixes of the files that determine a model's output: weights, configuration and tokenizer."""
-
-
 def _digest(source: str) -> str:
     """Return the digest of a folder's files; return a source that is not a folder, such as a Hub id, unchanged."""
     folder = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
-    if folder is None or not folder.is_dir():
-        return source
-    whole = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in _COMPUTES and path.is_file():
-            try:
-                with path.open("rb") as file:
-                    whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-            except OSError as error:
-                raise UsageError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    return f"sha256:{whole.hexdigest()}"
+    return source if folder is None or not folder.is_dir() else folder_digest(folder)

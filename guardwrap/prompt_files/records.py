@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from guardwrap.outcomes import Outcome
 
-__all__ = ["AGAIN", "record_of", "to_bytes", "why_short"]
+__all__ = ["AGAIN", "CHECKSUM", "MADE", "checksum_of", "record_of", "to_bytes", "why_short"]
 
 AGAIN = "drawn_again"
 """Setting in a record: how often its prompt was retried."""
 
 
+MADE = ("texts", "ok", "report", "reason")
+"""Fields of a record in addition to those of its prompt."""
+
+CHECKSUM = "checksum"
+"""Field of a report in a record: the ``checksum_of`` the record when it was written."""
+
+_CHECKED = ("prompt", "messages", "texts", "ok", "report")
+
+
 def record_of(fields: Mapping[str, Any], outcome: Outcome, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of one prompt: the fields of the input, the texts, and the report with the run's settings."""
     report = outcome.report.to_dict() | {"settings": dict(settings)}
-    return {**fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": report}
+    record = {**fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": report}
+    report[CHECKSUM] = checksum_of(record)
+    return record
+
+
+def checksum_of(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a record's prompt, texts and report, without its checksum.
+
+    It shows that a record was changed by accident. It is no signature: whoever forges a record can compute it.
+    """
+    checked = {name: record[name] for name in _CHECKED if name in record}
+    if isinstance(checked.get("report"), Mapping):
+        checked["report"] = {name: value for name, value in checked["report"].items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(checked, sort_keys=True).encode()).hexdigest()
 
 
 def to_bytes(record: Mapping[str, Any]) -> bytes:

@@ -15,8 +15,8 @@ from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_wh
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.prompt_files.records import to_bytes
-from guardwrap.ray.dataset_rows import MADE, PromptRow, id_in, key_of, randomness_place
+from guardwrap.prompt_files.records import MADE, to_bytes
+from guardwrap.ray.dataset_rows import PromptRow, id_in, key_of, randomness_place
 from guardwrap.ray.parquet import fields_of
 from guardwrap.ray.ray_library import library
 from guardwrap.ray.result_folder import Folder, first_other

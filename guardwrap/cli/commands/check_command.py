@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -37,6 +37,7 @@ from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.messages.written_message import written_message
 from guardwrap.outcomes import Draw
+from guardwrap.prompt_files.written_records import Audit, WrittenRecord, audited
 
 __all__ = ["CheckedText", "check", "check_texts"]
 
@@ -88,6 +89,8 @@ class CheckedFile:
         The contents; None if they are invalid, or if a text cannot be checked with them.
     examples, texts
         The file's own examples, and the texts of the command line.
+    audit
+        The records of the command line, compared with the file; None without any.
     error
         Why the file is invalid, or why a text cannot be checked with it; None otherwise.
     is_valid
@@ -98,6 +101,7 @@ class CheckedFile:
     file: ConstraintFile | None = None
     examples: tuple[CheckedText, ...] = ()
     texts: tuple[CheckedText, ...] = ()
+    audit: Audit | None = None
     error: str | None = None
     is_valid: bool = True
 
@@ -106,7 +110,8 @@ class CheckedFile:
         """The exit code."""
         if self.file is None:
             return INVALID
-        return 0 if all(item.right for item in (*self.examples, *self.texts)) else UNEXPECTED
+        right = all(item.right for item in (*self.examples, *self.texts))
+        return 0 if right and (self.audit is None or not self.audit.violations) else UNEXPECTED
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as plain JSON types."""
@@ -121,6 +126,7 @@ class CheckedFile:
             "notes": _notes(self.name, self.file),
             "examples": [item.to_dict() for item in self.examples],
             "texts": [item.to_dict() for item in self.texts],
+            **({} if self.audit is None else {"records": self.audit.to_dict()}),
         }
 
 
@@ -144,7 +150,8 @@ def check(
             metavar="PATH",
             help='A file with one text per line; - is stdin. In a .jsonl file, each line is a string or {"text": ..., '
             '"expected": "pass" or "fail"}, or has "message": {"content": ...} instead; "rule": "NAME.yaml" checks it '
-            "with this file only. May be repeated.",
+            "with this file only. Lines that guardwrap generate wrote are checked as guardwrap verify does. May be "
+            "repeated.",
         ),
     ] = None,
     as_json: Annotated[
@@ -163,7 +170,7 @@ def check(
     checked, and the highest code counts.
     """
     several = is_several(targets)
-    user_texts = texts_to_check(texts or [], from_files or [])
+    user_texts, records = texts_to_check(texts or [], from_files or [])
     files = list(constraint_files(targets))
     require_rules(user_texts, [name for name, _ in files])
     results: list[CheckedFile] = []
@@ -172,7 +179,7 @@ def check(
             result = CheckedFile(name, error=str(missing), is_valid=False)
         else:
             its_texts = texts_for(name, user_texts)
-            result = _checked(name, its_texts, digest=digest, allow_code=allow_code, listed=several)
+            result = _checked(name, its_texts, records, digest=digest, allow_code=allow_code, several=several)
         results.append(result)
         if result.error is not None:
             fail(result.error, INVALID)
@@ -189,7 +196,13 @@ def check(
 
 
 def _checked(
-    name: str, user_texts: Sequence[ExpectedText], *, digest: bool, allow_code: bool, listed: bool
+    name: str,
+    user_texts: Sequence[ExpectedText],
+    records: Sequence[WrittenRecord],
+    *,
+    digest: bool,
+    allow_code: bool,
+    several: bool,
 ) -> CheckedFile:
     """Check one file; an error becomes part of the result."""
     try:
@@ -199,10 +212,15 @@ def _checked(
                 from guardwrap.samplers import sampler_named  # imports scipy
 
             sampler_named(read.sampler, read.source)
-        return CheckedFile(name, read) if digest else _with_texts(name, read, user_texts)
+        if digest:
+            return CheckedFile(name, read)
+        checked = _with_texts(name, read, user_texts)
+        # With several files, each is only a part of the rules of a record.
+        audit = audited(records, read, whole=not several) if records else None
+        return replace(checked, audit=audit)
     except GuardwrapError as error:
         message = str(error) if name in str(error) else f"{name}: {error}"
-        way_out = "; keep other YAML files out of the folder, or name the constraint files" if listed else ""
+        way_out = "; keep other YAML files out of the folder, or name the constraint files" if several else ""
         message = f"{message}{way_out if isinstance(error, ForeignFile) else ''}"
         return CheckedFile(name, error=message, is_valid=isinstance(error, PromptError))
 
@@ -333,6 +351,8 @@ def _print(result: CheckedFile) -> None:
         typer.secho(f"  listed under {listed}, but {outcome}: {text}", fg="red")
     for number, item in enumerate(result.texts, start=1):
         typer.secho(_text_line(number, item), fg="green" if item.right else "red")
+    for line in [] if result.audit is None else result.audit.lines():
+        typer.echo(line)
     if len(result.texts) > 1:
         wrong = [item for item in result.texts if not item.right]
         count = f"{len(result.texts) - len(wrong)} of {len(result.texts)} texts as expected"

@@ -208,20 +208,21 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
 
     @cache
     def guarded() -> GuardedGenerator:
+        request.digests  # noqa: B018  # of the files that are loaded now, as they may change while texts are drawn
         return load_generator(request.generator, request.constraints, dtype=request.dtype, **request.wrapper)
 
     shown: dict[str, Any] = {"quiet": results.quiet, "show_rejected": results.show_rejected}
     retry = None
     if output and results.retry_failed and written.failed:
-        retry = RetryRun(written, fresh, request.settings, output=output, **shown)
+        retry = RetryRun(written, fresh, request, output=output, **shown)
         _go(retry, guarded, {**request.options, "seed": fresh})
         written = dataclasses.replace(written, size=retry.size, short=retry.short)
     seed = fresh if written.seed is None else written.seed
 
     def fits(item: Item, line: bytes) -> bool:
-        return is_of_run(line, item, request.report_of, request.settings, seed, other_budget=results.retry_failed)
+        return is_of_run(line, item, request, seed, other_budget=results.retry_failed)
 
-    run = Run(items, total, written, request.settings, output=output, kept=kept, fits=fits, **shown)
+    run = Run(items, total, written, request, output=output, kept=kept, fits=fits, **shown)
     if retry is not None and retry.short:
         run.advice, run.failed = retry.advice, retry.failed
     if total != run.done:
@@ -247,7 +248,7 @@ def _earlier_results(
     kept, seed = read_ahead(results.path)
     if not results.resume:
         return WrittenLines(), {}
-    written = read_finished(results.path, items, request.report_of, request.settings, other_budget=results.retry_failed)
+    written = read_finished(results.path, items, request, other_budget=results.retry_failed)
     return (written if written.seed is not None else dataclasses.replace(written, seed=seed)), kept
 
 

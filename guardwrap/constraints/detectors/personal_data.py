@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.detectors import personal_numbers
 from guardwrap.constraints.detectors.hits import HitRule, first_hit
+from guardwrap.constraints.excerpts import excerpt, shortened
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
@@ -112,7 +113,8 @@ class PersonalData(TextConstraint):
 
     def fault(self, text: str) -> str:
         """Return what kind of personal data there is."""
-        return f"has {first_hit(self._rules, text)}"
+        piece = excerpt(text, lambda part: not self.holds(part))
+        return f"has {first_hit(self._rules, text)}, {shortened(piece)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED once there is personal data that no continuation can undo."""

@@ -11,10 +11,12 @@ import regex
 
 from guardwrap.constraints.base import require
 from guardwrap.constraints.detectors.hits import HitRule, first_hit
+from guardwrap.constraints.excerpts import excerpt
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import within
+from guardwrap.errors import quoted
 
 __all__ = ["Secrets"]
 
@@ -85,6 +87,10 @@ def _bits(piece: str) -> float:
 _RANDOM = HitRule(_RUN, _find_random)
 
 
+_SHOWN = 12
+"""Characters of a secret that explanations show: enough to find it, too few to use it."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Secrets(TextConstraint):
     """The text has no secret in it: no API key, access token or private key of a well-known form.
@@ -139,7 +145,8 @@ class Secrets(TextConstraint):
 
     def fault(self, text: str) -> str:
         """Return what kind of secret there is."""
-        return f"has a {first_hit(self._rules, text)}"
+        hit, piece = first_hit(self._rules, text), excerpt(text, lambda part: not self.holds(part))
+        return f"has a {hit}, {quoted(f'{piece[:_SHOWN]}…')}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED once there is a secret that no continuation can undo."""

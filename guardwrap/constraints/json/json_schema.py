@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from guardwrap.constraints.base import about, require, shown
+from guardwrap.constraints.base import about, require, shown, source_file
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
@@ -233,6 +233,10 @@ class JSONSchema(TextConstraint):
         if isinstance(self.type, type) and importable(self.type):
             return qualified(self.type)
         return f"{getattr(self.type, '__qualname__', repr(self.type))}#{secrets.token_hex(8)}"
+
+    def sources(self) -> dict[str, str]:
+        """Return the file of the type, whose validators may run code."""
+        return super().sources() | (source_file(self.type) if isinstance(self.type, type) else {})
 
     @property
     def _looks(self) -> bool:

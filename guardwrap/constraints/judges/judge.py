@@ -174,6 +174,10 @@ class Judge(ScoringConstraint):
         """Whether a time limit applies. None can interrupt a request, so servers are asked while others continue."""
         return self._server is None and super()._looks
 
+    def sources(self) -> dict[str, str]:
+        """Return the model; nothing for a server, whose weights are not known."""
+        return super().sources() if self._server is None else {}
+
     def spec(self) -> dict[str, Any]:
         """Return the canonical form. A server appears as its model's name and its address, without the key."""
         if (server := self._server) is not None:

@@ -115,6 +115,10 @@ class ScoringConstraint(Constraint):
             spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
         return spec
 
+    def sources(self) -> dict[str, str]:
+        """Return the model, if it is given by its name; the canonical form has a hash of a pipeline's weights."""
+        return super().sources() | ({self.model: self.model} if isinstance(self.model, str) else {})
+
     @property
     def in_memory(self) -> bool:
         """Whether the model is a pipeline object, not a name."""

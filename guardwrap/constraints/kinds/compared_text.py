@@ -38,6 +38,10 @@ class ComparedConstraint(TextConstraint):
         """Return what is wrong with a draw, compared with its own prompt or with the documents."""
         return super(ComparedConstraint, self._of(draw.prompt)).fault_of(draw)
 
+    def match_of(self, draw: Draw) -> str:
+        """Return what makes a draw hold, compared with its own prompt or with the documents."""
+        return super(ComparedConstraint, self._of(draw.prompt)).match_of(draw)
+
     def monitor(self) -> Monitor:
         """Return a monitor; without a prompt to compare with, one that knows nothing."""
         return Undecided() if self._takes_prompt else super().monitor()

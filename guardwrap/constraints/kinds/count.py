@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Literal, get_args
 
 from guardwrap.constraints.base import about, require, shown
+from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, number_in_words, verdict_on_count
 from guardwrap.constraints.kinds.counted_items import Item, found_items, is_run, settled_items, total
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
@@ -158,9 +159,22 @@ class Count(TextConstraint):
         """Return what was counted, and the limits."""
         what = "matches" if self.of is None else f"{'different ' * self.unique}{self.of.replace('_', ' ')}"
         if self.each:
-            return f"has {what} that do not occur {limits_in_words(self.min, self.max)} times each"
+            wrong = (item for item, n in self._frequencies(self._items(text)).items() if not self._is_within(n))
+            return f"has {what} that do not occur {limits_in_words(self.min, self.max)} times each: {listed(wrong)}"
         share = "" if self.share_of is None else f" per {self.share_of.replace('_', ' ').removesuffix('s')}"
-        return f"has {number_in_words(self.measure(text))} {what}{share}, not {limits_in_words(self.min, self.max)}"
+        items = listed(self._items(text)) if self.of is None else ""  # of units, such as words, the number says enough
+        limits = f"not {limits_in_words(self.min, self.max)}{f': {items}' if items else ''}"
+        return f"has {number_in_words(self.measure(text))} {what}{share}, {limits}"
+
+    def found_in(self, text: str) -> str:
+        """Return what was counted."""
+        if self.each or self.share_of is not None:
+            return ""
+        what = f"matches: {listed(self._items(text))}" if self.of is None else self.of.replace("_", " ")
+        return f"has {number_in_words(self.measure(text))} {what}".removesuffix(": ")
+
+    def _is_within(self, count: float) -> bool:
+        return is_between(count, self.min, self.max)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge by the items that count whatever follows."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, overload
 import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, require
+from guardwrap.constraints.base import Constraint, require, source_file
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted
@@ -144,6 +144,10 @@ class Python(Constraint):
     def _spell(self, function: Callable[..., Any] | str) -> str:
         name = qualified(function)
         return name if importable(function) else f"{name}#{self._nonce}"
+
+    def sources(self) -> dict[str, str]:
+        """Return the files of the functions. What they import is not known."""
+        return source_file(self.call) | (source_file(self.call_prefix) if self.call_prefix is not None else {})
 
     @property
     def _looks(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import regex
 
 from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.stemming import require_stemmer
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.kinds.text_folding import TextFolding, without_last_hangul
@@ -208,6 +209,33 @@ class Keyword(TextConstraint):
             return not any(counts)
         most = float("inf") if self.max_count is None else self.max_count
         return all(self.least <= count <= most for count in counts)
+
+    def fault(self, text: str) -> str:
+        """Return the words that are banned or too frequent, or, if all are required, those that are missing."""
+        if self.match == "none":
+            return f"has {listed(self._present(text))}"
+        if self.match == "all":
+            wrong = [word for word in self.words if not replace(self, words=(word,)).holds(text)]
+            lacks = self.max_count is None and self.least == 1
+            return f"{'lacks' if lacks else 'does not have as often as required'} {listed(wrong)}"
+        return "" if self.max_count is None else f"has {listed(self._present(text))}"
+
+    def found_in(self, text: str) -> str:
+        """Return the words that occur."""
+        return f"has {listed(self._present(text))}" if self.match == "any" else ""
+
+    def _present(self, text: str) -> Iterator[str]:
+        """Yield the words that occur in a string. Halves of the list are searched, as it may be long."""
+        rule = replace(self, match="any", min_count=None, max_count=None)
+        halves: list[Sequence[str]] = [self.words]
+        while halves:
+            words = halves.pop()
+            if replace(rule, words=words).holds(text):
+                middle = len(words) // 2
+                if not middle:
+                    yield words[0]
+                else:
+                    halves += [words[middle:], words[:middle]]
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge by the occurrences that are certain."""

@@ -13,6 +13,7 @@ import regex
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.excerpts import excerpt, shortened
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
 from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
 from guardwrap.constraints.text_parts import Part, PartMonitor, in_json
@@ -108,6 +109,24 @@ class TextConstraint(Constraint):
                 if texts is None:
                     return f"has no part {self.on}"
                 return next((self.fault(text) for text in texts if not self.holds(text)), "")
+        except TimeLimit:
+            return ""
+
+    def found_in(self, text: str) -> str:
+        """Return what in a string makes it hold, in a few words, for negations; "" if the title says enough.
+
+        It may quote the string, as ``fault`` may.
+        """
+        return ""
+
+    def match_of(self, draw: Draw) -> str:
+        """Return what makes a draw hold that a negation rejects: what is in the first string of its view."""
+        try:
+            with charged(draw):
+                texts = view(draw, self.on)
+                if not texts:
+                    return f"has no part {self.on}"
+                return next(filter(None, map(self.found_in, texts)), "")
         except TimeLimit:
             return ""
 
@@ -245,6 +264,14 @@ class Regex(TextConstraint):
         """How many characters after a match can still undo it; None if not known."""
         return self.extent.lookahead
 
+    def found_in(self, text: str) -> str:
+        """Return the first match of a search."""
+        if self.match == "fullmatch":
+            return ""
+        candidates = matches(self.compiled, text, most=self.timeout, overlapped=True)
+        found = (match.group() for match in candidates if self.checksum is None or luhn(match.group()))
+        return f"has {shortened(next(found, '') or excerpt(text, self.holds))}"
+
     @property
     def reach(self) -> int | None:
         """How many characters from the start of a match decide where it ends; None if not known."""
@@ -355,6 +382,10 @@ class Length(TextConstraint):
         if self.unit == "tokens":
             return ""
         return f"has {counted(self.measure(text), self.unit[:-1])}, not {limits_in_words(self.min, self.max)}"
+
+    def found_in(self, text: str) -> str:
+        """Return how long the string is."""
+        return "" if self.unit == "tokens" else f"has {counted(self.measure(text), self.unit[:-1])}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Measure the strings of the view, or count the tokens of the attempt."""

@@ -10,6 +10,7 @@ from typing import Literal
 import regex
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import shortened
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
@@ -24,6 +25,7 @@ _WRONG = {
     "title": regex.compile(r"(?<![\p{L}\p{M}\p{Nd}_]|[\p{L}\p{M}\p{Nd}_]['’])\p{Ll}"),
 }
 """Expressions of a letter in the wrong case, which look at nothing behind it."""
+_WORD = regex.compile(r"\S+")
 _CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
 
 
@@ -67,6 +69,14 @@ class Case(TextConstraint):
     def holds(self, text: str) -> bool:
         """Look for a letter of the wrong case in one string."""
         return within(_CASED.search, text) is not None and not self._is_wrong(text)
+
+    def fault(self, text: str) -> str:
+        """Return the first word with a letter of the wrong case."""
+        wrong = within(_WRONG[self.letters].search, text)
+        if wrong is None:
+            return "has no letter in upper or lower case"
+        word = next(match for match in _WORD.finditer(text) if match.end() >= wrong.end())
+        return f"has {shortened(word.group())}"
 
     def _is_wrong(self, text: str) -> bool:
         return within(_WRONG[self.letters].search, text) is not None
@@ -121,6 +131,10 @@ class OneOf(TextConstraint):
     def holds(self, text: str) -> bool:
         """Compare one string."""
         return self._folded(text.strip()) in self._options
+
+    def found_in(self, text: str) -> str:
+        """Return the text that it is."""
+        return f"is {shortened(text)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED if none of the texts begins like this."""

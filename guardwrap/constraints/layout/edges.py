@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import shortened
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
@@ -75,6 +76,13 @@ class Edges(TextConstraint):
         starts = [len(start) for start in self._starts if text.startswith(start)]
         ends = [len(end) for end in self._ends if text.endswith(end)]
         return bool(starts) and bool(ends) and min(starts) + min(ends) <= len(text)
+
+    def found_in(self, text: str) -> str:
+        """Return the beginning and the end that it has."""
+        text = self._folded(text.strip())
+        ends = [f"begins with {shortened(start)}" for start in self._starts if start and text.startswith(start)]
+        ends += [f"ends with {shortened(end)}" for end in self._ends if end and text.endswith(end)]
+        return ", ".join(ends)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Compare the beginning, as far as it is known."""

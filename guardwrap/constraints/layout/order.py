@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import shortened
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.layout import unit_features
 from guardwrap.constraints.layout.unit_features import Feature, Unit
@@ -131,6 +132,15 @@ class Order(TextConstraint):
             if not self._relates(one, two):
                 return False
         return True
+
+    def fault(self, text: str) -> str:
+        """Return the first units that are not related as required."""
+        units = unit_features.units_of(text, self.units)
+        if self.relation == "circular":
+            return f"begins with {shortened(units[0])} and ends with {shortened(units[-1])}" if units else ""
+        pairs = ((one, two) for one, two in pairwise(units) if not self._follow([one, two]))
+        wrong = next(pairs, None)
+        return "" if wrong is None else f"has {shortened(wrong[0])} before {shortened(wrong[1])}"
 
     def _relates(self, one: int | str, two: int | str) -> bool:
         if self.relation in _LETTERS:

@@ -8,6 +8,7 @@ from typing import Literal
 from guardwrap.constraints.base import Constraint, require, shown, walk
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.excerpts import shortened
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.layout.copies import Copy
@@ -112,8 +113,23 @@ class Split(TextConstraint):
         """Return the number of parts and the limits, if it is that."""
         count = sum(bool(piece.strip()) for piece in text.split(self.by))
         if is_between(count, self.min, self.max):
-            return ""
+            return self._wrong_part(text)
         return f"has {counted(count, 'part')}, not {limits_in_words(self.min, self.max)}"
+
+    def _wrong_part(self, text: str) -> str:
+        """Return the first part that is empty, repeated or wrong."""
+        parts, seen = [piece.strip() for piece in text.split(self.by)], set[str]()
+        for number, part in enumerate(parts, start=1):
+            if not part:
+                if 1 < number < len(parts):
+                    return f"part {number} is empty"
+                continue
+            if self.different and part in seen:
+                return f"part {number} is repeated: {shortened(part)}"
+            if self.each is not None and not _holds(self.each, part):
+                return f"part {number} is {shortened(part)}"
+            seen.add(part)
+        return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge the parts that have ended, and the one that still grows."""

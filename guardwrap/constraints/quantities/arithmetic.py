@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import shortened
 from guardwrap.constraints.kinds.count_limits import is_between, verdict_on_count
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.quantities.expressions import Token, TooLarge, expression_value
@@ -18,6 +19,7 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
+from guardwrap.formatting import counted
 
 __all__ = ["Arithmetic"]
 
@@ -300,7 +302,10 @@ class Arithmetic(TextConstraint):
     def fault(self, text: str) -> str:
         """Return how many equations are wrong."""
         right = list(self._equations(text, whole=True))
-        return f"{right.count(False)} of {len(right)} equations are wrong"
+        if all(right):
+            return f"has {counted(len(right), 'equation')}, not at least {self.min_count}"
+        line = next(line for line in text.splitlines() if not all(self._equations(line, whole=True)))
+        return f"{right.count(False)} of {len(right)} equations are wrong, the first in {shortened(line)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED if an equation has ended and is wrong."""

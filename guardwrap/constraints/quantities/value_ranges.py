@@ -184,10 +184,22 @@ class Values(TextConstraint):
 
     def fault(self, text: str) -> str:
         """Return how many values are out of range, or how many there are."""
-        right = [self._is_right(reading) for reading in self._read(text, True)]
-        if not is_between(len(right), self.min_count, self.max_count) or not right:
-            return f"has {len(right)} values"
-        return f"{right.count(False)} of its {len(right)} values are not as required"
+        readings = list(self._read(text, True))
+        wrong = [reading.value for reading in readings if not self._is_right(reading)]
+        if not is_between(len(readings), self.min_count, self.max_count) or not wrong:
+            return f"has {len(readings)} values"
+        value = self._in_words(wrong[-1] if self.which == "last" else wrong[0])
+        return f"{len(wrong)} of its {len(readings)} values are not as required, such as {value}"
+
+    def found_in(self, text: str) -> str:
+        """Return a value that is as required."""
+        right = next((reading.value for reading in self._read(text, True) if self._is_right(reading)), None)
+        return "" if right is None else f"has {self._in_words(right)}"
+
+    def _in_words(self, value: Fraction | date | None) -> str:
+        if value is None:
+            return "one in another unit"
+        return value.isoformat() if isinstance(value, date) else f"{float(value):.12g}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge the values that no continuation changes."""

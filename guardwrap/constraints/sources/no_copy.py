@@ -10,6 +10,7 @@ from typing import Literal
 import regex
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.compared_text import ComparedConstraint
 from guardwrap.constraints.sources.source_texts import folding, plain_documents
 from guardwrap.constraints.verdicts import Verdict
@@ -98,9 +99,10 @@ class NoCopy(ComparedConstraint):
 
     def fault(self, text: str) -> str:
         """Return how much of the source occurs."""
-        runs = set(_runs(words_of(_folded(text)), self.words))
-        most = max((len(runs & document) for document in self._sources), default=0)
-        return f"has {most} runs of {self.words} words of the source"
+        runs = dict.fromkeys(_runs(words_of(_folded(text)), self.words))
+        most = max((len(runs.keys() & document) for document in self._sources), default=0)
+        copied = listed((run for run in runs if any(run in document for document in self._sources)), most=1)
+        return f"has {most} runs of {self.words} words of the source: {copied}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Compare the words that no continuation can change."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from guardwrap.constraints.base import about, require, shown
+from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.sources.named_items import ITEMS, Item, Reference
@@ -130,7 +131,8 @@ class OnlyFrom(TextConstraint):
         wrong = sum(not self._is_allowed(item) for item in items)
         what = "matches" if self.of is None else self.of
         if wrong:
-            return f"has {wrong} of {len(items)} {what} that are not on the list"
+            first = listed(item.form for item in items if not self._is_allowed(item))
+            return f"has {wrong} of {len(items)} {what} that are not on the list: {first}"
         return f"has {len(items)} {what}, not at least {self.min}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:

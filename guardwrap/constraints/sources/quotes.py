@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.compared_text import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.sources.source_texts import (
@@ -132,7 +133,8 @@ class Quotes(ComparedConstraint):
         compared = self._compared(text)
         wrong = sum(times for each, times in compared.items() if not self._occurs(each))
         if wrong:
-            return f"has {wrong} of {compared.total()} quotations that are not in the source"
+            first = listed(each for each in compared if not self._occurs(each))
+            return f"has {wrong} of {compared.total()} quotations that are not in the source: {first}"
         return f"has {compared.total()} quotations of at least {self.shortest} words, not at least {self.min}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
