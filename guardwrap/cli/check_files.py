@@ -170,6 +170,11 @@ def _is_named(name: str, rule: str) -> bool:
     return end in (path.parts[-len(end) :], path.with_suffix("").parts[-len(end) :])
 
 
+def _has_failed(data: Any) -> bool:
+    """Return whether a value is the record of a row of Ray that ended with an error: without a text, and a report."""
+    return isinstance(data, dict) and data.get("texts") == [] and data.get("ok") is False and "report" not in data
+
+
 def _json(where: str, line: str) -> Any:
     try:
         return lexical.load_json(line)

@@ -23,7 +23,7 @@ from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import constraint_of
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.prompt_files.run_identity import DIGESTS, VERSIONS, model_digest, rule_digests, versions
+from guardwrap.prompt_files.run_identity import DIGESTS, VERSIONS, rule_digests, run_digests, versions
 from guardwrap.proposals import Adapter
 
 if TYPE_CHECKING:
@@ -131,15 +131,8 @@ class GenerateRequest:
     @cached_property
     def digests(self) -> dict[str, str | None]:
         """What identifies the files that the run uses: model, adapter, learned twist, and what its rules read."""
-        digests = rule_digests(self.constraints.constraint, self._source_digest)
-        if isinstance(self.generator, str):
-            digests["model"] = model_digest(self.generator)
-            if isinstance(self.adapter, Adapter):
-                digests["adapter"] = source_digest(str(self.adapter.source), self.adapter.revision)
-        learned = getattr(self.proposal, "learned", None)
-        if learned is not None:
-            digests["learned twist"] = source_digest(str(learned))
-        return digests
+        model = self.generator if isinstance(self.generator, str) else None
+        return run_digests(model, self.proposal, self.adapter, self.constraints.constraint, self._source_digest)
 
     def settings_of(self, item: Item) -> dict[str, Any]:
         """Return the settings in the record of a prompt: the options of the run, versions, and digests of files."""

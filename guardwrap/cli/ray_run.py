@@ -21,7 +21,7 @@ from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.prompts import Item, PromptSource
 from guardwrap.ray.dataset_rows import numbered
 from guardwrap.ray.parquet import parquet_items
-from guardwrap.ray.ray_job import order_of, require_same, run_job
+from guardwrap.ray.ray_job import order_of, require_same, require_written, run_job
 from guardwrap.ray.ray_library import connected, library
 from guardwrap.ray.result_folder import Folder
 from guardwrap.ray.worker import Recipe
@@ -76,6 +76,7 @@ def on_ray(
             require_another_seed(output, fresh, seed)
         made_with = {**request.made_with(), "seed": seed}
         require_same(folder, made_with, other_budget=retry_failed)
+        require_written(folder, source.read_own, request.constraints.constraint)
         before = _far(folder, again=retry_failed).done
         far = partial(_far, folder, again=retry_failed, kept=before)
         progress = nullcontext() if results.quiet else telling(far, len(order), "row")
@@ -97,7 +98,8 @@ def on_ray(
 
 def _recipe(request: GenerateRequest, seed: int) -> Recipe:
     options = {**request.options, "seed": seed}
-    made_of = (request.generator, request.constraints, request.wrapper, options, request.chat, request.settings)
+    settings = request.made_with()["settings"]
+    made_of = (request.generator, request.constraints, request.wrapper, options, request.chat, settings)
     return Recipe(*made_of, dtype=request.dtype)
 
 

@@ -75,7 +75,7 @@ _REFUSED = {
     "custom_generate": "guardwrap uses its own decoding loop; leave it out",
     "prefix_allowed_tokens_fn": "it depends on batch rows, which guardwrap rearranges; use a logits processor",
     **dict.fromkeys(CACHE_NAMES, "guardwrap manages its own cache; pass the whole prompt"),
-    "cache": "guardwrap manages its own cache of states; a file of answers is an option of the wrapper",
+    "cache": "guardwrap manages its own cache of states; to cache answers, keep the outcomes yourself",
     "deterministic": "it is an option of the wrapper",
     "inputs_embeds": "guardwrap needs the prompt as tokens; pass input_ids",
     "negative_prompt_ids": "classifier-free guidance depends on batch rows, which guardwrap rearranges; leave it out",

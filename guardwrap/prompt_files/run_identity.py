@@ -13,8 +13,9 @@ from guardwrap import __version__
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.environment.file_digests import source_digest
 from guardwrap.environment.package_data import CONFIG
+from guardwrap.proposals import Adapter
 
-__all__ = ["DIGESTS", "VERSIONS", "difference", "model_digest", "rule_digests", "versions"]
+__all__ = ["DIGESTS", "VERSIONS", "difference", "model_digest", "rule_digests", "run_digests", "versions"]
 
 DIGESTS, VERSIONS = "digests", "versions"
 """The settings in a record that no option shows."""
@@ -46,6 +47,35 @@ def model_digest(model: str) -> str | None:
         return digest
     of_base = source_digest(base)
     return None if of_base is None else f"{digest}+{of_base}"
+
+
+def run_digests(
+    model: str | None, proposal: Any, adapter: Any, constraint: Constraint, digest_of: Callable[[str], str | None]
+) -> dict[str, str | None]:
+    """Return what identifies the files that a run uses: model, adapter, learned twist, and what its rules read.
+
+    Parameters
+    ----------
+    model
+        Its name; None for one on a server, whose files are not known.
+    proposal, adapter
+        Arguments of ``GuardedGenerator``.
+    constraint
+        The constraint of the run.
+    digest_of
+        Returns the digest of a source; see ``source_digest``.
+    """
+    digests = rule_digests(constraint, digest_of)
+    if model is not None:
+        digests["model"] = model_digest(model)
+        if isinstance(adapter, str | Path):
+            digests["adapter"] = digest_of(str(adapter))
+        elif isinstance(adapter, Adapter):
+            digests["adapter"] = source_digest(str(adapter.source), adapter.revision)
+    learned = getattr(proposal, "learned", None)
+    if learned is not None:
+        digests["learned twist"] = digest_of(str(learned))
+    return digests
 
 
 def rule_digests(constraint: Constraint, digest_of: Callable[[str], str | None]) -> dict[str, str | None]:

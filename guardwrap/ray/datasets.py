@@ -11,16 +11,19 @@ from typing import Any
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import MADE, to_bytes
-from guardwrap.ray.dataset_rows import PromptRow, id_in, key_of, randomness_place
+from guardwrap.prompt_files.run_identity import DIGESTS, VERSIONS, difference, run_digests, versions
+from guardwrap.ray.dataset_rows import PromptRow, id_in, key_of, randomness_place, row_digest
 from guardwrap.ray.parquet import fields_of
 from guardwrap.ray.ray_library import library
 from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import Recipe, Worker
+from guardwrap.samplers.protocol import Sampler
 
 __all__ = ["TableWorker", "map_prompts", "save"]
 
@@ -103,14 +106,24 @@ def _require_usable(dataset: Any, ray: Any) -> None:
 
 def _not_in(done: Path, settings: Any, dataset: Any) -> Any:
     """Return the dataset without the rows that have a record in a folder."""
-    keys = _ids_in(done, settings)
-    return dataset.filter(lambda row: key_of(row["id"]) not in keys)
+    rows = _rows_in(done, settings)
+    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow") if rows else ():
+        for values in table.to_pylist():
+            key = key_of(values["id"])
+            if key in rows and rows[key] != row_digest(_filled(values)):
+                raise UsageError(
+                    f"done={str(done)!r} has the id {values['id']!r} with another prompt or other fields; give the "
+                    "same rows, or another folder"
+                )
+    return dataset.filter(lambda row: key_of(row["id"]) not in rows)
 
 
 def _settings(call: Mapping[str, Any], wrapper: Mapping[str, Any]) -> Any:
     """Return the settings to write to the records, as plain JSON types."""
     sampler, proposal, adapter = wrapper["sampler"], wrapper["proposal"], wrapper["adapter"]
-    settings = {**call, "sampler": getattr(sampler, "name", sampler), "proposal": proposal and str(proposal)}
+    if isinstance(sampler, Sampler):
+        sampler = {sampler.name: dict(sampler.options)} if sampler.options else sampler.name
+    settings = {**call, "sampler": sampler, "proposal": proposal and str(proposal)}
     settings |= {"adapter": adapter and str(adapter), "budget": plain(wrapper["budget"])}
     return json.loads(json.dumps(settings, default=lambda value: type(value).__name__))
 
@@ -183,6 +196,9 @@ def map_prompts(
     wrapper = {name: value for name, value in known.items() if value is not None} | {"allow_code": allow_code}
     call = {"model": str(generator), "constraint": file.constraint.digest, "seed": seed, "chat": chat}
     settings = _settings({**call, "options": dict(options or {})}, known)
+    name = None if isinstance(generator, Endpoint) else str(generator)
+    digests = run_digests(name, proposal, adapter, file.constraint, source_digest)
+    settings |= {VERSIONS: versions(), DIGESTS: digests}
     dataset = dataset if done is None else _not_in(Path(done), settings, dataset)
     model = str(generator) if isinstance(generator, Path) else generator
     recipe = Recipe(model, file, wrapper, {**(options or {}), "seed": seed}, chat, settings)
@@ -223,8 +239,13 @@ def save(dataset: Any, folder: str | Path) -> None:
 
 
 def _record(values: Mapping[str, Any]) -> dict[str, Any]:
-    record = {name: value for name, value in values.items() if value is not None}
+    record = _filled(values)
     return record | ({"report": json.loads(record["report"])} if "report" in record else {})
+
+
+def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row that are not null."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _require_ids(dataset: Any) -> None:
@@ -246,16 +267,18 @@ def _column(dataset: Any) -> Iterator[Any]:
         yield from table["id"].to_pylist()
 
 
-def _ids_in(folder: Path, settings: Mapping[str, Any]) -> frozenset[int]:
-    """Return the keys of the rows that have a record. Raises UsageError if they were made with other settings."""
+def _rows_in(folder: Path, settings: Mapping[str, Any]) -> dict[int, int]:
+    """Return the digests of the rows that have a record, by key. Raise UsageError if they have other settings."""
     if not folder.exists():
-        return frozenset()
+        return {}
     saved = Folder(folder)
     saved.read()
     for record in saved.records():
         if "report" in record:  # a failed row may have no report
-            name = first_other(record["report"]["settings"], settings)
-            if name is not None:
-                raise UsageError(f"done={str(folder)!r} was made with another {name}; give the same, or another folder")
+            before = record["report"]["settings"]
+            name = first_other(*({**each, VERSIONS: None, DIGESTS: None} for each in (before, settings)))
+            other = f"was made with another {name}" if name is not None else difference(before, settings)
+            if other is not None:
+                raise UsageError(f"done={str(folder)!r} {other}; give the same, or another folder")
             break
-    return frozenset(saved.done)
+    return {key: done.row for key, done in saved.done.items()}

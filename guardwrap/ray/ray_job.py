@@ -8,13 +8,18 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
+from guardwrap.prompt_files.overrides import ReadOwn, constraint_of
 from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.records import MADE
+from guardwrap.prompt_files.run_identity import difference
+from guardwrap.prompt_files.written_records import is_written, require_unchanged
 from guardwrap.ray.dataset_rows import PromptRow, block_size, key_of, numbered, row_digest
 from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import LineWorker, Recipe
 
-__all__ = ["blocks", "left", "order_of", "require_same", "run_job"]
+__all__ = ["blocks", "left", "order_of", "require_same", "require_written", "run_job"]
 
 
 def order_of(rows: Iterable[PromptRow]) -> dict[int, int]:
@@ -39,9 +44,33 @@ def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool =
         if folder.done:
             raise UsageError(f"{str(folder.path)!r} has records but no run.json with their settings; give another -o")
         return
-    name = first_other({**before, "budget": run.get("budget")} if other_budget else before, run)
-    if name is not None:
+    now = {**run, "budget": before.get("budget")} if other_budget else run
+    settings = before.get("settings")
+    if other := difference(settings if isinstance(settings, dict) else {}, run["settings"]):
+        raise UsageError(f"{str(folder.path)!r} {other}; resume with the same settings, or give another -o")
+    if (name := first_other(before, now)) is not None:
         raise UsageError(f"{str(folder.path)!r} was made with another {name}; resume with the same")
+
+
+def require_written(folder: Folder, read_own: ReadOwn, constraint: Constraint) -> None:
+    """Raise UsageError if a record of the folder was changed, or a text in it breaks a rule.
+
+    Parameters
+    ----------
+    folder
+        The output folder.
+    read_own
+        Reads the options of a row from its record.
+    constraint
+        The constraint of the run.
+    """
+    for record in folder.records():
+        where = f"{folder.path}, the row {record['id']!r}"
+        if is_written(record):
+            own = read_own(where, {name: value for name, value in record.items() if name not in MADE})
+            require_unchanged(where, record, constraint_of(constraint, own))
+        elif record.get("texts"):
+            raise UsageError(f"{where}: was not written by guardwrap; give another -o")
 
 
 def left(rows: Iterable[PromptRow], folder: Folder, *, retry_seed: int | None = None) -> Iterator[PromptRow | None]:

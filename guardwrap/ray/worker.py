@@ -12,6 +12,7 @@ from typing import Any
 from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
+from guardwrap.prompt_files.run_identity import DIGESTS, model_digest
 from guardwrap.ray.dataset_rows import PromptRow
 
 __all__ = ["LineWorker", "Recipe", "Worker"]
@@ -60,6 +61,7 @@ class Recipe:
 
         keep_freed_memory()
         quieten_transformers()
+        _require_same_files(self.generator, self.settings)
         guarded = GuardedGenerator(self.generator, self.constraints, **self.wrapper)
         if self.dtype is not None:
             import torch
@@ -74,6 +76,13 @@ class Recipe:
         if self.chat and not guarded.session.takes_chats:
             raise UsageError(_NO_CHATS)
         return guarded
+
+
+def _require_same_files(generator: Any, settings: Mapping[str, Any]) -> None:
+    """Raise ModelError if the model on this machine is not the one whose digest the records get."""
+    recorded = settings.get(DIGESTS, {}).get("model")
+    if recorded is not None and model_digest(generator) != recorded:
+        raise ModelError(f"{generator!r} has other files on a worker than where the run was started; copy them there")
 
 
 _NO_CHATS = 'this model has no chat template; leave out --chat, and give "prompt" instead of "messages"'

@@ -47,6 +47,7 @@ def records(path):
     for record in found:
         for cost in COSTS:
             record.get("report", {}).get("usage", {}).pop(cost, None)
+        record.get("report", {}).pop("checksum", None)
     return found
 
 

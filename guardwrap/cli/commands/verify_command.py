@@ -37,9 +37,7 @@ def verify(
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option(
-            "-n", min=1, metavar="N", show_default=False, help="The number of texts that each line must have."
-        ),
+        typer.Option("-n", min=1, metavar="N", show_default=False, help="The number of texts of each line."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
     allow_code: AllowCode = False,
