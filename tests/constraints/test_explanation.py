@@ -2,8 +2,29 @@
 
 import pytest
 
-from guardwrap import Draw, JSONSchema, Keyword, Length, Regex, constraint
+from guardwrap import (
+    Arithmetic,
+    Case,
+    Count,
+    Draw,
+    Edges,
+    JSONSchema,
+    Keyword,
+    Length,
+    NoCopy,
+    OneOf,
+    OnlyFrom,
+    Order,
+    PersonalData,
+    Quotes,
+    Regex,
+    Secrets,
+    Split,
+    Values,
+    constraint,
+)
 from guardwrap.constraints.combinators import All
+from guardwrap.constraints.excerpts import excerpt
 from guardwrap.constraints.explanation import Explanation, Rejection, explain_draws
 from guardwrap.errors import CheckFailed
 
@@ -44,6 +65,59 @@ def test_a_part_that_combines_others_names_those_that_failed():
     both = All([Length(max=2), Keyword("coffee")], name="both")
     (rejection,) = explained(both, "coffee").rejections
     assert (rejection.part, rejection.reason) == ("both", "'Length(max=2)' (has 6 characters, not at most 2)")
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "reason"),
+    [
+        (Keyword(["coffee", "tea", "mate"], match="none"), "I drink Tea and coffee.", "has 'coffee', 'tea'"),
+        (~Keyword(["coffee", "tea"]), "a Tea, please", "has 'tea'"),
+        (Keyword(["ü", *(f"w{n}" for n in range(3000))], match="none"), "w7 w2999", "has 'w7', 'w2999'"),
+        (Keyword(["tea"], match="none", stem="en"), "teas", "has 'tea'"),
+        (Keyword(["a", "b", "c", "d", "e"], match="none"), "e d c b", "has 'b', 'c', 'd', …"),
+        (Keyword(["tea", "milk"], match="all"), "tea", "lacks 'milk'"),
+        (Keyword("tea", max_count=1), "tea, tea", "has 'tea'"),
+        (~Regex(r"\d{2,}"), "a 1 and 234 b 56", "has '234'"),
+        (~Regex(r"\d+", checksum="luhn"), "not 42, but 18 is", "has '18'"),
+        (~Regex("a b"), "one a b", "has 'a b'"),
+        (~Regex(".*", match="fullmatch"), "x", ""),
+        (Secrets(), "key: AKIAIOSFODNN7EXAMPLE, keep", "has a AWS access key, 'AKIAIOSFODNN…'"),
+        (PersonalData(["email"]), "Write (to ada@example.org), soon.", "has an e-mail address, 'ada@example.org'"),
+        (PersonalData(["card"]), "Pay 4111 1111 1111 1111 now", "has a card number, '4111 1111 1111 1111'"),
+        (~Length(min=2, unit="words"), "a b c", "has 3 words"),
+        (Count(pattern="t.", max=1), "ta tb ta", "has 3 matches, not at most 1: 'ta', 'tb'"),
+        (Count("words", max=1, each=True), "a b a", "has words that do not occur at most 1 times each: 'a'"),
+        (~Count("words", min=2), "a b", "has 2 words"),
+        (~OneOf(["yes", "no"]), " yes", "is 'yes'"),
+        (~Edges(start=["Dear", "Hi"]), "Hi all", "begins with 'Hi'"),
+        (Case("upper"), "TEA and MILK", "has 'and'"),
+        (Split(";", each=Keyword("a")), "a; b", "part 2 is 'b'"),
+        (Split(";", different=True), "a; b; a", "part 3 is repeated: 'a'"),
+        (Order("lines", "increasing", by="text"), "a\nc\nb", "has 'c' before 'b'"),
+        (Arithmetic(), "1 + 1 = 2\n2 + 2 = 5", "1 of 2 equations are wrong, the first in '2 + 2 = 5'"),
+        (Values("number", max=3), "2 and 4.5", "1 of its 2 values are not as required, such as 4.5"),
+        (~Values("number", max=3), "2.5", "has 2.5"),
+        (OnlyFrom(["A1"], pattern="[A-Z][0-9]"), "A1 B2", "has 1 of 2 matches that are not on the list: 'B2'"),
+        (Quotes("Late."), "“We open at 9”", "has 1 of 1 quotations that are not in the source: 'We open at 9'"),
+        (NoCopy("You are Ada the best", words=3), "you are ADA!", "has 1 runs of 3 words of the source: 'you are ada'"),
+        (~(Keyword("x", name="x") | Keyword("tea", name="tea")), "tea", "'tea' (has 'tea')"),
+        (~All([Keyword("x", name="x"), Length(max=9, name="short")]), "x", "'x' (has 'x'), 'short' (has 1 character)"),
+        (~~Keyword("tea", match="all"), "x", "lacks 'tea'"),
+        (~Keyword("tea", on="first_word"), "tea", "has 'tea'"),
+    ],
+)  # fmt: skip
+def test_what_matched_is_named(rule, text, reason):
+    (rejection,) = explained(rule, text).rejections
+    assert rejection.reason == reason
+
+
+def test_negative_control_an_excerpt_that_matches_by_chance():
+    """The words of a match are kept whole: a shorter number may match as well."""
+    text = "Call 4111 1111 1111 1111 123, not 5"
+    assert excerpt(text, lambda piece: "4111 1111 1111 1111" in piece) == "4111 1111 1111 1111"
+    assert excerpt("a steam, b", lambda piece: "tea" in piece) == "steam"
+    assert excerpt("", lambda _: True) == ""
+    assert excerpt("no match", lambda _: False) == "no match"
 
 
 def test_tokens_are_counted_only_if_they_are_known():

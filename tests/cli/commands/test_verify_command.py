@@ -1,0 +1,193 @@
+"""``guardwrap verify``, and ``guardwrap check --file`` with output of ``guardwrap generate``."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaForCausalLM
+
+from guardwrap.prompt_files import written_records
+from guardwrap.prompt_files.records import checksum_of
+from tests.cli.fixtures_commands import HAS_A, NEVER, assert_one_line, generate, records, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+RULES = """\
+guardwrap: 1
+constraint:
+- {kind: regex, name: has an a, pattern: a}
+- {kind: length, max: 30}
+budget: {max_attempts: 500}
+"""
+LINES = [
+    {"prompt": "ab"},
+    {"prompt": "cd", "constraint": {"kind": "regex", "name": "has a b", "pattern": "b"}},
+    {"prompt": "ef", "budget": {"max_attempts": 400}, "id": 7},
+]
+
+
+@pytest.fixture
+def output(model: str) -> list[dict[str, Any]]:
+    Path("c.yaml").write_text(RULES)
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 2, "-o", "out.jsonl", "--seed", 1)
+    assert result.exit_code == 0, result.output
+    return records(Path("out.jsonl").read_text())
+
+
+def verify(*options: Any, code: int = 0) -> str:
+    result = run("verify", "out.jsonl", "-c", "c.yaml", *options)
+    assert result.exit_code == code, result.output
+    assert not result.stderr, result.stderr
+    return str(result.stdout)
+
+
+def write(lines: list[dict[str, Any]], *, sealed: bool = True) -> None:
+    """Write the lines; with ``sealed``, as someone who forges them would, with checksums that fit."""
+    for line in lines:
+        if sealed:
+            line["report"]["checksum"] = checksum_of(line)
+    Path("out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_all_hold(model: str, output: Any) -> None:
+    assert verify() == "3 records with 6 texts: all hold\n"
+    assert verify("-n", 2, "--model", model) == "3 records with 6 texts: all hold\n"
+    data = json.loads(verify("--json"))
+    assert data == {"ok": True, "records": 3, "texts": 6, "short": 0, "not_judged": {}, "violations": []}
+    again = run("verify", "-", "-c", "c.yaml", stdin=Path("out.jsonl").read_text())
+    assert again.stdout == "3 records with 6 texts: all hold\n"
+    checked = run("check", "c.yaml", "--file", "out.jsonl")
+    assert checked.exit_code == 0, checked.output
+    assert checked.stdout.endswith("3 records with 6 texts: all hold\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"texts": ["a", "no"]}, "out.jsonl:2: text 2 is rejected by 'has an a', 'has a b'\n"),
+        ({"texts": ["ab" * 20, "ab"]}, "text 1 is rejected by 'Length(max=30)' (has 40 characters, not at most 30)"),
+        ({"texts": ["ab"]}, "out.jsonl:2: has 1 text, and its report 2 of 2"),
+        ({"texts": ["ab", "ab", "ab"]}, "out.jsonl:2: has 3 texts, and its report 2 of 2"),
+        ({"ok": False}, "out.jsonl:2: says ok: false, with 2 of 2 texts"),
+        ({"report": {"accepted": None}}, "does not say how many texts were requested and accepted"),
+        ({"report": {"constraint": "0" * 64}}, "out.jsonl:2: was made with other rules (digest 000000000000, not "),
+        ({"report": {"usage": {"attempts": 501}}}, "out.jsonl:2: took 501 attempts, above its limit of 500"),
+        ({"report": {"usage": {}}}, "took None attempts"),
+        ({"report": {"budget": {"max_attempts": 600}}}, "was made with max_attempts 600, above the limit of 500"),
+        ({"report": {"budget": {}}}, "was made with max_attempts unlimited, above the limit of 500"),
+    ],
+)
+def test_what_is_forged_is_a_violation(output: list[dict[str, Any]], changes: dict[str, Any], says: str) -> None:
+    report = changes.get("report", {})
+    output[1] |= {name: value for name, value in changes.items() if name != "report"}
+    output[1]["report"] |= report
+    write(output)
+    out = verify(code=1)
+    assert says in out
+    assert out.endswith(" texts: 1 record with violations\n")
+    assert says in run("check", "c.yaml", "--file", "out.jsonl").stdout
+    assert run("check", "c.yaml", "--file", "out.jsonl").exit_code == 1
+    assert json.loads(verify("--json", code=1))["violations"][0]["where"] == "out.jsonl:2"
+
+
+def test_what_was_changed_is_a_violation(output: list[dict[str, Any]]) -> None:
+    output[0]["texts"][0] = "a text with an a"
+    write(output, sealed=False)
+    assert verify(code=1).startswith("out.jsonl:1: was changed after it was written\n")
+
+
+def test_negative_control_texts_that_are_not_judged(
+    output: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output[0]["texts"][0] = "no"
+    write(output)
+    verify(code=1)
+    monkeypatch.setattr(written_records, "judged_again", lambda *_, **__: ([], ()))
+    verify()
+
+
+def test_other_rules_and_another_model(model: str, output: Any) -> None:
+    Path("c.yaml").write_text(RULES.replace("max: 30", "max: 31"))
+    out = verify(code=1)
+    assert out.count("was made with other rules") == 3
+    Path("c.yaml").write_text(RULES.replace("500", "300"))
+    out = verify(code=1)
+    assert "out.jsonl:1: was made with max_attempts 500, above the limit of 300" in out
+    assert "out.jsonl:3" not in out, "this line has a limit of its own"
+    Path("c.yaml").write_text(RULES)
+    shutil.copytree(model, "other")
+    assert verify("--model", "other").endswith("all hold\n")
+    changed = LlamaForCausalLM.from_pretrained("other")
+    changed.lm_head.weight.data[0, 0] += 1
+    changed.save_pretrained("other")
+    assert verify("--model", "other", code=1).count("was made with other files of the model") == 3
+    assert verify("-n", 3, code=1).count("has 2 texts of 2 requested, not 3") == 3
+
+
+def test_files_behind_rules(model: str) -> None:
+    code = "def fine(text):\n    return True\n"
+    Path("verified_rule.py").write_text(code)
+    Path("c.yaml").write_text(
+        HAS_A.replace("constraint: ", "constraint:\n- ") + "- {kind: python, function: 'verified_rule:fine'}\n"
+    )
+    result = generate(model, "ab", "-c", "c.yaml", "--allow-code", "-o", "out.jsonl")
+    assert result.exit_code == 0, result.output
+    assert verify("--allow-code").endswith("all hold\n")
+    Path("verified_rule.py").write_text(code.replace("True", "1 > 0"))
+    assert "was made with other files of the rule: verified_rule" in verify("--allow-code", code=1)
+
+
+def test_what_records_lack_is_noted(model: str) -> None:
+    """A record has neither the tokens of a text nor how it ended, and a chat's prompt as text depends on the model."""
+    rules = "- {kind: regex, pattern: a}\n- {kind: length, unit: tokens, max: 9}\n- {kind: finished}\n"
+    rules += "- {kind: no_copy, words: 50}\n"
+    Path("c.yaml").write_text(f"guardwrap: 1\nconstraint:\n{rules}")
+    Path("in.jsonl").write_text('{"prompt": "ab"}\n{"messages": [{"role": "user", "content": "cd"}]}\n')
+    result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-o", "out.jsonl", "--seed", 1)
+    assert result.exit_code == 0, result.output
+    out = verify()
+    assert out.splitlines()[-1] == "2 records with 2 texts: all hold"
+    assert "reads what no record has, so it judged none of the texts of 2 records" in out
+    assert json.loads(verify("--json"))["not_judged"] == {
+        "Length(max=9, unit='tokens')": 2,
+        "Finished()": 2,
+        "NoCopy(words=50)": 1,
+    }
+
+
+def test_short_records_are_noted_and_are_violations_of_a_number(model: str) -> None:
+    Path("c.yaml").write_text(NEVER)
+    assert generate(model, "ab", "-c", "c.yaml", "--max-attempts", 2, "-o", "out.jsonl").exit_code == 3
+    assert verify() == "note: 1 record with fewer texts than requested\n1 record with 0 texts: all hold\n"
+    assert "has 0 texts of 1 requested, not 1" in verify("-n", 1, code=1)
+
+
+def test_what_cannot_be_read(output: list[dict[str, Any]]) -> None:
+    for text, says in [
+        ("", "no line in out.jsonl"),
+        ("{", "out.jsonl:1: not JSON"),
+        ('{"text": "a"}', "out.jsonl:1: not a line of guardwrap generate"),
+        (json.dumps(output[0]).replace('"ok"', '"texts": ["b"], "ok"'), "out.jsonl:1: not JSON"),  # twice
+    ]:
+        Path("out.jsonl").write_text(text and f"{text}\n")
+        assert_one_line(run("verify", "out.jsonl", "-c", "c.yaml"), says)
+    assert_one_line(run("verify", "nowhere.jsonl", "-c", "c.yaml"), "nowhere.jsonl")
+    assert_one_line(run("verify", "out.jsonl", "-c", "c.yaml", "--model", "no/../folder"), "no such folder")
+
+
+def test_a_row_of_ray_that_failed(output: list[dict[str, Any]]) -> None:
+    write([*output])
+    with Path("out.jsonl").open("a") as file:
+        file.write('{"id": 1, "prompt": "a", "texts": [], "ok": false, "reason": "too long"}\n')
+    assert verify() == "note: 1 record with fewer texts than requested\n4 records with 6 texts: all hold\n"
+
+
+def test_parts_of_the_rules_are_checked_alone(output: Any) -> None:
+    """With several files, each is one part of the rules, so digests are not compared."""
+    Path("part.yaml").write_text(HAS_A)
+    result = run("check", "part.yaml", "c.yaml", "--file", "out.jsonl")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("3 records with 6 texts: all hold") == 2
+    assert run("check", "part.yaml", "--file", "out.jsonl").exit_code == 1
