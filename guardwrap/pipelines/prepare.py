@@ -44,15 +44,15 @@ from guardwrap.environment.transformers_internals import (
     stand_in,
     without_stop_strings,
 )
-from guardwrap.errors import ContextExceeded, UsageError, is_count
+from guardwrap.errors import UsageError, is_count
 from guardwrap.outcomes import Usage
-from guardwrap.pipelines.position_limit import require_positions
+from guardwrap.pipelines.position_limit import position_limit, require_context, require_positions
 
 if TYPE_CHECKING:
     from guardwrap.constraints.message_monitor import Event
     from guardwrap.messages.regions import MessageRegions
 
-__all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
+__all__ = ["PreparedPrompt", "prepare", "resolved"]
 
 # These read only scores, row by row, so one call can process rows of all prompts. Subclasses may do something else.
 _ROWWISE = (
@@ -160,7 +160,7 @@ def prepare(
     UsageError
         If an argument is unknown, or cannot be combined with rejection.
     ContextExceeded
-        If the prompt is longer than the context.
+        If the prompt is longer than the model's table of positions.
     """
     _require_supported(kwargs)
     with library_lock:
@@ -179,7 +179,7 @@ def prepare(
         raise UsageError(f"{type(model).__name__} ignores do_sample=True; pass temperature=1.0")
     processors, warpers = _split(kept["processors"])
     if not model.config.is_encoder_decoder:
-        require_context(model, kept["ids"].shape[1])
+        require_context(model, kept["ids"].shape[1], position_limit(model))
     ids = kept["ids"]
     criteria, max_length, end_tokens = _split_criteria(kept["criteria"])
     require_positions(model, ids.shape[1], max_length)
@@ -259,13 +259,6 @@ def _split_criteria(criteria: StoppingCriteriaList) -> tuple[StoppingCriteriaLis
         elif type(criterion) is not MaxTimeCriteria:
             called.append(criterion)
     return called, max_length, end_tokens
-
-
-def require_context(model: Any, length: int) -> None:
-    """Reject a prompt that fills the context, which must also hold a new token unless the model has an encoder."""
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and length + (not model.config.is_encoder_decoder) > context:
-        raise ContextExceeded(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
 
 
 def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset[int]) -> list[tuple[list[int], bool]]:
