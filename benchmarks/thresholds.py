@@ -110,7 +110,7 @@ def rotary(kind: str, like: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def settings_of(name: str, case: str) -> dict[str, Any] | None:
+def settings_of(name: str, case: str = "") -> dict[str, Any] | None:
     """Return the settings of a small model of an architecture; None if it has no such threshold."""
     kind = CONFIG_MAPPING[name]
     usual = kind()
@@ -118,6 +118,8 @@ def settings_of(name: str, case: str) -> dict[str, Any] | None:
     settings = {key: value for key, value in _SMALL.items() if key in known}
     for names, special in _OVERRIDES:
         settings |= special if name in names.split() else {}
+    if not case:
+        return settings
     if case == "windows":
         named = [key for key in _THRESHOLDS if key in known]
         return settings | dict.fromkeys(named, AT) if named else None
@@ -180,14 +182,14 @@ def log_generate(model: Any, prompt: Sequence[int], new: Sequence[int], **option
     return forced.log
 
 
-def measured(model: Any) -> dict[str, float]:
+def measured(model: Any, *, attempts: int = 3, cache: bool = True) -> dict[str, float]:
     """Draw texts in batches and alone, and return the largest differences in nats; see the module."""
     tokenizer = character_tokenizer(LETTERS)
     options: dict[str, Any] = {"top_k": 0, "temperature": 1.0, "seed": 1, "max_new_tokens": NEW}
 
     def drawn(**how: Any) -> list[list[Any]]:
         guarded = GuardedGenerator(model, Length(min=0), tokenizer=tokenizer, **how)
-        return guarded.attempts(PROMPTS, 3, proposal=Prompt("{prompt}"), **options)
+        return guarded.attempts(PROMPTS, attempts, proposal=Prompt("{prompt}"), **options)
 
     def apart(others: list[list[Any]]) -> float:
         pairs = [pair for ours, theirs in zip(together, others, strict=True) for pair in zip(ours, theirs, strict=True)]
@@ -197,15 +199,16 @@ def measured(model: Any) -> dict[str, float]:
 
     together = drawn(batch_size=5)
     result = {"generate": 0.0, "weight": 0.0, "cache": 0.0}
-    for prompt, attempts in zip(PROMPTS, together, strict=True):
+    for prompt, texts in zip(PROMPTS, together, strict=True):
         ids = tokenizer(prompt)["input_ids"]
-        for attempt in attempts:
+        for attempt in texts:
             new, log = attempt.draw.token_ids, attempt.draw.log_proposal
             theirs = log_generate(model, ids, new)
             result["generate"] = max(result["generate"], abs(theirs - log))
             result["weight"] = max(result["weight"], abs(attempt.log_weight))
-            uncached = log_generate(model, ids, new, use_cache=False)
-            result["cache"] = max(result["cache"], abs(theirs - uncached))
+            if cache:
+                uncached = log_generate(model, ids, new, use_cache=False)
+                result["cache"] = max(result["cache"], abs(theirs - uncached))
     return result | {"batch": apart(drawn(batch_size=1)), "deterministic": apart(drawn(deterministic=True))}
 
 
