@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import GenerationConfig
 
+from guardwrap.backends.attention_kernels import look_for_compiled
 from guardwrap.backends.float32 import HALF, in_float32
 from guardwrap.backends.length_thresholds import length_threshold
 from guardwrap.backends.refill.row_states import (
@@ -66,6 +67,7 @@ def select_rows(model: Any, *, separate: bool = False) -> type[Rows]:
         Slots, Wave or Plain, or if ``separate`` Separate or SeparatePlain, which create an empty batch when called
         with the model. The result is cached for the lifetime of the model.
     """
+    look_for_compiled(model)
     results = _chosen.setdefault(model, {})
     key = (model.dtype, str(model.device), separate)
     if key not in results:

@@ -8,7 +8,7 @@ empty, and ``Plain`` keeps no states and computes every token from the whole tex
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -77,17 +77,30 @@ class Rows(Protocol):
 
 
 def taken_by(model: Any) -> frozenset[str]:
-    """Return the names of the arguments of a model's ``forward``; with an adapter, of the model below it."""
-    return _parameters(type(_base(model)).forward)
+    """Return the names of the arguments of a model's ``forward``; of one that wraps another, of the model below it."""
+    return _parameters(type(_base(model)))
 
 
 def _base(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    """Return the model below an adapter or ``torch.compile``."""
+    while (inner := getattr(model, "_orig_mod", None)) is not None or hasattr(model, "get_base_model"):
+        model = inner if inner is not None else model.get_base_model()
+    return model
 
 
 @cache
-def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(forward).parameters)
+def _parameters(kind: type) -> frozenset[str]:
+    """Return the names of the arguments of ``forward``, and those that it may pass on to the class that it extends."""
+    names: set[str] = set()
+    for parent in kind.__mro__:
+        if "forward" in vars(parent):
+            parameters = inspect.signature(vars(parent)["forward"]).parameters
+            names |= parameters.keys()
+            if not {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= {
+                parameter.kind for parameter in parameters.values()
+            }:
+                break
+    return frozenset(names)
 
 
 def run_model(
@@ -139,7 +152,7 @@ def run_next(model: Any, ids: torch.Tensor, past: Any) -> tuple[torch.Tensor, An
         **{name: value for name, value in extra.items() if name in accepted},
     )
     restore_rotary(model)
-    with computing(), for_any_shape(ids.device):
+    with computing(), for_any_shape(model):
         output = model(**inputs, return_dict=True)
     return output.logits[:, -1].float(), output[cache_name]
 
@@ -169,7 +182,7 @@ def _run(
     extra |= dict.fromkeys(CACHE_NAMES, past)
     inputs = {name: value for name, value in extra.items() if name in accepted and value is not None}
     restore_rotary(model)
-    with computing(), for_any_shape(ids.device):
+    with computing(), for_any_shape(model):
         output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **inputs)
     logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits
