@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
-__all__ = ["length_threshold", "restore_rotary"]
+__all__ = ["length_threshold", "note_cache", "one_pass_length", "restore_rotary"]
 
 _SELECTED = "index_topk"
 """The setting of sparse attention: the number of tokens that each token attends to."""
@@ -28,6 +28,19 @@ def length_threshold(model: Any) -> int | None:
     if model not in _thresholds:
         _thresholds[model] = min(_limits(model.config.get_text_config(decoder=True)), default=None)
     return _thresholds[model]
+
+
+_stepwise: WeakSet[Any] = WeakSet()
+
+
+def note_cache(model: Any, *, differs: bool) -> None:
+    """Note whether a model computes another distribution with its cache, which is drawn from, than in one pass."""
+    (_stepwise.add if differs else _stepwise.discard)(model)
+
+
+def one_pass_length(model: Any) -> int | None:
+    """Return how many tokens of a text can be computed in one pass as they are drawn; None if all."""
+    return 0 if model in _stepwise else length_threshold(model)
 
 
 def _limits(config: Any) -> Iterator[int]:

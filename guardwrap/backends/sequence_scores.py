@@ -19,7 +19,7 @@ import torch
 
 from guardwrap.backends.float32 import in_float32
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.length_thresholds import length_threshold
+from guardwrap.backends.length_thresholds import one_pass_length
 from guardwrap.backends.refill.row_states import in_one_pass, scores_of_text
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.backends.tokens import applied
@@ -90,7 +90,7 @@ def scored(model: Any, texts: Sequence[Continuation]) -> Iterator[list[tuple[int
         float32 after processors and warpers. Gradients flow through them, except under ``torch.no_grad``.
     """
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
-    threshold = length_threshold(model)
+    threshold = one_pass_length(model)
     while order:
         if threshold is not None and _length(texts[order[0]]) > threshold + 1:  # the last token is predicted, not read
             first, *order = order
@@ -108,7 +108,7 @@ def _length(text: Continuation) -> int:
 
 
 def _scores_alone(model: Any, text: Continuation) -> torch.Tensor:
-    """Compute a text past the model's length threshold as it is drawn."""
+    """Compute a text as it is drawn, step by step."""
     law, new = text
     logits = scores_of_text(model, (*law.ids, *new[:-1]), len(law.ids))
     return _processed(logits, law, new)

@@ -18,7 +18,7 @@ from guardwrap.backends.refill import row_states, threshold_rows
 from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.refill.separate_rows import Separate
 from guardwrap.backends.refill.slots import Slots
-from guardwrap.errors import ContextExceeded
+from guardwrap.errors import ContextExceeded, ModelError
 from guardwrap.testing import character_tokenizer
 
 # These warnings are about the tiny models, and about texts past the trained length.
@@ -77,6 +77,23 @@ def test_positions_are_those_that_generate_passes(name: str) -> None:
     assert all(difference < NEAR for difference in apart.values()), apart
 
 
+def test_a_cache_that_changes_the_distribution() -> None:
+    """Nemotron-H clamps its time steps in another way with a cache."""
+    model = small("nemotron_h", "windows")
+    apart = measured(model)
+    assert all(difference < NEAR for difference in apart.values()), apart
+    assert (length_threshold(model), length_thresholds.one_pass_length(model)) == (None, 0)
+    length_thresholds.note_cache(model, differs=False)  # a negative control
+    assert measured(model)["weight"] > NEAR
+
+
+def test_a_cache_of_another_class_is_refused() -> None:
+    model = small("minimax", "dynamic")
+    guarded = GuardedGenerator(model, Length(min=0), tokenizer=character_tokenizer(thresholds.LETTERS))
+    with pytest.raises(ModelError, match="past 12 tokens its texts depend on its cache"):
+        guarded("ab", max_new_tokens=2)
+
+
 def test_rows_share_a_batch_up_to_the_threshold() -> None:
     model = small("phi3", "longrope")
     assert select_rows(model) is Slots
@@ -86,7 +103,7 @@ def test_rows_share_a_batch_up_to_the_threshold() -> None:
 
 def test_negative_control_one_pass_is_weighed_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("llama", "dynamic")
-    monkeypatch.setattr(sequence_scores, "length_threshold", lambda model: None)
+    monkeypatch.setattr(sequence_scores, "one_pass_length", lambda model: None)
     assert measured(model)["weight"] > 0.1
 
 

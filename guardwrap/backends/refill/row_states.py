@@ -16,7 +16,7 @@ import torch
 from transformers import Cache, DynamicCache
 
 from guardwrap.backends.attention_kernels import for_any_shape
-from guardwrap.backends.length_thresholds import length_threshold, restore_rotary
+from guardwrap.backends.length_thresholds import length_threshold, one_pass_length, restore_rotary
 from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
@@ -160,10 +160,10 @@ def run_next(model: Any, ids: torch.Tensor, past: Any) -> tuple[torch.Tensor, An
 def scores_of_text(model: Any, ids: Ids, prompt: int) -> torch.Tensor:
     """Compute a text as ``generate`` does, given its prompt's length; return logits after the prompt and each token.
 
-    What lies below the model's length threshold is computed in one pass. ``[len(ids) - prompt + 1, vocabulary]``.
+    What any passes compute alike is computed in one. ``[len(ids) - prompt + 1, vocabulary]``.
     """
     text = torch.tensor([ids], device=model.device)
-    threshold = length_threshold(model)
+    threshold = one_pass_length(model)
     begin = len(ids) if threshold is None else min(len(ids), max(prompt, threshold))
     past: Any = None if begin == len(ids) else fresh_cache(model)
     mask = torch.ones_like(text[:, :begin])
