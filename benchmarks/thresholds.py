@@ -4,7 +4,7 @@
 
 builds every causal language model of the installed transformers as small as its configuration allows, with each
 threshold that the configuration names (sliding windows, chunks, sparse attention, original lengths) set to a few
-tokens, and with rotary embeddings that depend on the length. Texts begin before and after the threshold and cross it.
+tokens, and with rotary embeddings that depend on the length or, as YaRN, name one. Texts begin before and after the threshold and cross it.
 Each case has the largest difference, in nats per text, of
 
 generate       drawn texts, and the same texts in model.generate, alone
@@ -82,7 +82,10 @@ _THRESHOLDS = (
 
 _OVERRIDES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note dots3_note_text", {"num_key_value_heads": 4}),
-    ("glm5_next glm_moe_dsa minicpm3 mistral4 sarvam_mla youtu", {"num_key_value_heads": 4}),
+    (
+        "glm4_moe_lite glm5_next glm_moe_dsa longcat_flash minicpm3 mistral4 sarvam_mla youtu",
+        {"num_key_value_heads": 4},
+    ),
     ("qwen3_next qwen3_5_text qwen3_5_moe_text", {"layer_types": ["linear_attention", "full_attention"]}),
     ("jamba", {"attn_layer_period": 2, "attn_layer_offset": 1}),
     ("bamba", {"attn_layer_indices": [1]}),
@@ -100,13 +103,15 @@ def rotary(kind: str, like: Mapping[str, Any]) -> dict[str, Any]:
     nested = {name: rotary(kind, value) for name, value in like.items() if isinstance(value, dict)}
     if nested:
         return nested
-    parameters = {"rope_type": kind, "rope_theta": like.get("rope_theta", 1e4), "factor": 4.0}
+    parameters = {**like, "rope_type": kind, "rope_theta": like.get("rope_theta", 1e4), "factor": 4.0}
+    if share := like.get("partial_rotary_factor"):
+        share = parameters["partial_rotary_factor"] = max(share, 0.5)
+    if kind != "dynamic":
+        parameters["original_max_position_embeddings"] = AT
     if kind == "longrope":
-        size = int(8 * like.get("partial_rotary_factor", 1.0)) // 2
+        size = int(8 * (share or 1.0)) // 2
         parameters |= {"short_factor": [1.0] * size, "long_factor": [2.0 + i for i in range(size)]}
-        parameters |= {"original_max_position_embeddings": AT, "short_mscale": 1.0, "long_mscale": 1.1}
-    if "partial_rotary_factor" in like:
-        parameters["partial_rotary_factor"] = like["partial_rotary_factor"]
+        parameters |= {"short_mscale": 1.0, "long_mscale": 1.1}
     return parameters
 
 
@@ -129,7 +134,7 @@ def settings_of(name: str, case: str = "") -> dict[str, Any] | None:
     settings |= {"rope_parameters": rotary(case, parameters)}
     if case == "longrope":
         return settings | {"original_max_position_embeddings": AT}
-    return settings | {"max_position_embeddings": AT}
+    return settings | ({"max_position_embeddings": AT} if case == "dynamic" else {})
 
 
 def built(name: str, settings: Mapping[str, Any]) -> Any:
@@ -248,7 +253,7 @@ def result_of(name: str, case: str) -> dict[str, Any] | None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="architectures, by their names in configurations")
-    parser.add_argument("--cases", nargs="+", default=["windows", "dynamic", "longrope"])
+    parser.add_argument("--cases", nargs="+", default=["windows", "dynamic", "longrope", "yarn"])
     parser.add_argument("--out", type=Path, default=Path("thresholds"))
     options = parser.parse_args(sys.argv[1:] if arguments is None else list(arguments))
     warnings.simplefilter("ignore")
