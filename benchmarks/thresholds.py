@@ -4,8 +4,8 @@
 
 builds every causal language model of the installed transformers as small as its configuration allows, with each
 threshold that the configuration names (sliding windows, chunks, sparse attention, original lengths) set to a few
-tokens, and with rotary embeddings that depend on the length or, as YaRN, name one. Texts begin before and after the threshold and cross it.
-Each case has the largest difference, in nats per text, of
+tokens, and with rotary embeddings that depend on the length or, as YaRN, name one. Texts begin before and after the
+threshold and cross it. Each case has the largest difference, in nats per text, of
 
 generate       drawn texts, and the same texts in model.generate, alone
 weight         log-weights under the model itself as a proposal, and 0
@@ -155,7 +155,7 @@ def built(name: str, settings: Mapping[str, Any]) -> Any:
     return model
 
 
-class _Forced(LogitsProcessor):
+class _Forced(LogitsProcessor):  # type: ignore[misc]
     """Chooses the tokens of a given text, and adds up their log-probabilities."""
 
     def __init__(self, new: Sequence[int], start: int) -> None:
@@ -200,7 +200,7 @@ def measured(model: Any, *, attempts: int = 3, cache: bool = True) -> dict[str, 
         pairs = [pair for ours, theirs in zip(together, others, strict=True) for pair in zip(ours, theirs, strict=True)]
         if any(a.draw.token_ids != b.draw.token_ids for a, b in pairs):
             return math.inf
-        return max(abs(a.draw.log_proposal - b.draw.log_proposal) for a, b in pairs)
+        return float(max(abs(a.draw.log_proposal - b.draw.log_proposal) for a, b in pairs))
 
     together = drawn(batch_size=5)
     result = {"generate": 0.0, "weight": 0.0, "cache": 0.0}

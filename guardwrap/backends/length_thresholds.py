@@ -44,13 +44,12 @@ def one_pass_length(model: Any) -> int | None:
 
 
 def _limits(config: Any) -> Iterator[int]:
-    longest = getattr(config, "max_position_embeddings", None)
     for parameters in _rotary_parameters(config):
         kind = str(parameters.get("rope_type"))
         if "dynamic" in kind:
-            yield longest
+            yield config.max_position_embeddings
         if kind == "longrope":
-            yield parameters.get("original_max_position_embeddings") or longest
+            yield parameters["original_max_position_embeddings"]
     if isinstance(limit := getattr(config, _SELECTED, None), int):
         yield limit
     if config.model_type in _IN_THE_CACHE_ONLY:

@@ -152,7 +152,7 @@ def test_a_text_is_computed_with_gradients_as_without() -> None:
     new = ids[5:].tolist()
     ((_, scores),) = next(sequence_scores.scored(model, [(law, new)]))
     log = sequence_scores.of_tokens(scores, new).sum()
-    log.backward()  # type: ignore[no-untyped-call]
+    log.backward()
     assert all(weights.grad is not None and weights.grad.abs().sum() > 0 for weights in model.parameters())
     assert float(log) == pytest.approx(thresholds.log_generate(model, ids[:5].tolist(), new), abs=NEAR)
 
@@ -192,7 +192,7 @@ def test_a_prompt_past_the_trained_length(case: str) -> None:
     model = small("mistral", case, max_position_embeddings=thresholds.AT)
     tokenizer = character_tokenizer(thresholds.LETTERS)
     guarded = GuardedGenerator(model, Length(min=0), tokenizer=tokenizer)
-    settings = {"do_sample": False, "max_new_tokens": 5, "min_new_tokens": 5}
+    settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": 5, "min_new_tokens": 5}
     prompt = "hello there, you who read"
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     theirs = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)

@@ -78,7 +78,7 @@ class Rows(Protocol):
 
 def taken_by(model: Any) -> frozenset[str]:
     """Return the names of the arguments of a model's ``forward``; of one that wraps another, of the model below it."""
-    return _parameters(type(_base(model)))
+    return _parameters(type(_base(model)))  # type: ignore[arg-type]
 
 
 def _base(model: Any) -> Any:
