@@ -36,7 +36,8 @@ from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.minimum_tokens import fewest_tokens
 from guardwrap.pipelines.output_records import output_record, return_type
-from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
+from guardwrap.pipelines.position_limit import position_limit, require_context, trained_length
+from guardwrap.pipelines.prepare import PreparedPrompt, prepare
 from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
@@ -222,7 +223,7 @@ class Call(PromptReader):
             if ids is None or ids not in recent:
                 ids, inputs = self._encoded_ids(number, prompt)
                 if ids not in recent:
-                    require_context(self.pipe.model, len(ids))
+                    require_context(self.pipe.model, len(ids), position_limit(self.pipe.model))
                     recent[ids] = self.law_of(inputs)
             recent.move_to_end(ids)
             if plain is not None:
@@ -258,13 +259,12 @@ class Call(PromptReader):
 
     def encoded(self, prompt: Any) -> Any:
         """Preprocess a prompt as the pipeline does. Locked, as truncation and padding change the tokenizer's state."""
-        self._require_short(prompt)
+        self.require_short(prompt, position_limit(self.pipe.model))
         with tokenizer_lock(self.pipe.tokenizer):
             return self.pipe.preprocess(prompt, **self.preprocess)
 
-    def _require_short(self, prompt: Any) -> None:
+    def require_short(self, prompt: Any, context: int | None) -> None:
         """Reject a prompt that is certainly longer than the context, before the slow tokenization."""
-        context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
         options = self.preprocess
         cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
         if context is None or self.media or any(options.get(name) is not None for name in cuts):
@@ -286,7 +286,7 @@ class Call(PromptReader):
 
     def fits(self, prompt: PreparedPrompt) -> bool:
         """Whether the longest text that a prompt may get fits into the context with it."""
-        context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
+        context = trained_length(self.pipe.model)
         return context is None or prompt.law.max_length <= context
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:

@@ -19,7 +19,7 @@ from guardwrap.environment.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.output_records import output_record, return_type
-from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.prepare import PreparedPrompt, require_settings
 from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
 
 __all__ = ["MediaCall", "SpeechCall", "VisionCall", "WhisperCall"]
@@ -236,6 +236,11 @@ class WhisperCall(SpeechCall):
 
     sampling: ClassVar[str] = "temperature=1.0"
     ends_with_end: ClassVar[bool] = False
+
+    @classmethod
+    def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
+        require_settings(postprocess)  # before a text is decoded with them
+        return postprocess
 
     def _sequence(self, law: GenerationLaw, ids: Sequence[int]) -> torch.Tensor:
         new = torch.tensor([ids], dtype=torch.long)

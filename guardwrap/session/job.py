@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
+from guardwrap.backends.refill.threshold_rows import rows_of
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
@@ -414,4 +415,4 @@ def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
     separate
         Whether each attempt is computed alone, so that no other changes it.
     """
-    return RefillBackend(partial(select_rows(model, separate=separate), model), size)
+    return RefillBackend(partial(rows_of, select_rows(model, separate=separate), model), size)
