@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import json
 import string
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote
 
 import regex
+from pydantic_core import from_json
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["DEPTH", "decodings"]
+__all__ = ["DEPTH", "decodings", "json_strings"]
 
 DEPTH = 4
 """How often a text is decoded: once for a JSON document, and once more for each document within a string of another."""
@@ -86,3 +89,51 @@ def _of_code(token: str) -> str:
         return (bytes.fromhex(token[2:6]) + bytes.fromhex(token[8:])).decode("utf-16-be")
     number = int(token[2:].strip("{}"), 16)
     return chr(number) if number < 0x110000 else token
+
+
+# An object becomes the list of its names and values, so that of a name that occurs twice both are found.
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=lambda pairs: [item for pair in pairs for item in pair])
+_BRACKET = regex.compile(r"[\[{]")
+
+
+def json_strings(text: str, depth: int = DEPTH) -> Iterator[str]:
+    """Yield the strings, keys among them, of JSON documents that a text is or contains, decoded.
+
+    Parameters
+    ----------
+    text
+        The text. A document at its end may be cut off.
+    depth
+        How many documents may be within each other: a string may be, or contain, a document itself.
+    """
+    for document in _documents(text):
+        todo = [document]
+        while todo:
+            value = todo.pop()
+            if isinstance(value, str):
+                yield value
+                if depth > 1:
+                    yield from json_strings(value, depth - 1)
+            elif isinstance(value, dict):
+                todo += [*value.values(), *value]
+            elif isinstance(value, list):
+                todo += reversed(value)
+
+
+def _documents(text: str) -> Iterator[Any]:
+    start = len(text) - len(text.lstrip())
+    if not text.startswith('"', start):
+        bracket = _BRACKET.search(text)
+        start = len(text) if bracket is None else bracket.start()
+    while start < len(text):
+        check_deadline()
+        try:
+            document, end = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            try:
+                document, end = from_json(text[start:], allow_partial="trailing-strings"), len(text)
+            except ValueError:
+                document, end = None, start + 1
+        yield document
+        bracket = _BRACKET.search(text, end)
+        start = len(text) if bracket is None else bracket.start()

@@ -42,11 +42,13 @@ def _is_place(run: str, begin: int, end: int) -> bool:
 
 EMAIL = HitRule(_NO_SPACE, _named("an e-mail address", _has_email))
 
-_CARD_BEGIN = rf"{_BEGIN}(?<![0-9][.,])[2-6]"
-_CARD_GROUPS = f"[0-9]{{3}}{_GAP}[0-9]{{4}}{_GAP}[0-9]{{4}}{_GAP}[0-9]{{4}}"
+# The first four digits of payment networks' numbers; those from 2019 to 2099 are years.
+_NETWORK = rf"{_BEGIN}(?<![0-9][.,]|\+)(?:[3-6][0-9]{{3}}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{{2}}|27[01][0-9]|2720)"
+_FOURS = f"{_GAP}[0-9]{{4}}{_GAP}[0-9]{{4}}{_GAP}[0-9]"
+# What follows a number of 16 digits may be its end or its security code.
 _CARD_RUNS = (
-    f"{_CARD_BEGIN}(?:[0-9]{{12,18}}+|{_CARD_GROUPS}|[0-9]{{3}}{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4,5}}+){_END}",
-    f"{_CARD_BEGIN}{_CARD_GROUPS}{_GAP}[0-9]{{3}}{_END}",
+    f"{_NETWORK}(?:[0-9]{{9,15}}+|{_FOURS}{{1,4}}+|{_GAP}[0-9]{{6}}{_GAP}[0-9]{{4,5}}+){_END}",
+    f"{_NETWORK}{_FOURS}{{4}}{_GAP}[0-9]{{1,3}}+{_END}",
 )
 
 
