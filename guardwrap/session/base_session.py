@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.template import fill, require_filled
+from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.views import judged_part
 from guardwrap.environment.transformers_internals import library_lock
@@ -33,6 +35,8 @@ from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import Missing, Repair, read_on_exhausted
 
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
+
+logger = logging.getLogger("guardwrap")
 
 _UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"
 
@@ -127,6 +131,8 @@ class BaseSession(ABC):
         self.file: ConstraintFile = file
         self._allow_code = config.allow_code
         self.constraint: Constraint = file.constraint
+        for note in bans_as_written(file.constraint):
+            logger.warning("%s", note)
         in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
         self.sampler: Sampler = sampler_named(in_file if config.sampler is None else config.sampler)
         self.budget: Budget = budget_or_none(config.budget) or file.budget or Budget()
