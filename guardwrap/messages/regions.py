@@ -315,12 +315,12 @@ def _copied(parser: Any) -> Any:
 
 
 def _together(regions: Sequence[Any]) -> Any:
-    """Return the values of a field's regions as one: texts on separate lines, lists in a row."""
+    """Return the values of a field's regions as one: texts on separate lines, anything else as a list if several."""
     if all(isinstance(value, str) for value in regions):
         return SEPARATOR.join(value for value in regions if value.strip())
-    if len(regions) > 1 and all(isinstance(value, list) for value in regions):
-        return [item for value in regions for item in value]
-    return regions[-1]
+    if len(regions) == 1:
+        return regions[0]
+    return [item for value in regions for item in (value if isinstance(value, list) else [value])]
 
 
 def _strings(value: Any, part: str) -> tuple[str, ...]:

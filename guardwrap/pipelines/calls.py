@@ -5,7 +5,6 @@ Calls of pipelines for images and speech are in ``media``; ``task_calls.call_of`
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,11 +37,11 @@ from guardwrap.messages.templates import UNKNOWN_FAMILY, family_of, with_templat
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.minimum_tokens import fewest_tokens
-from guardwrap.pipelines.output_records import output_record, return_type
+from guardwrap.pipelines.output_records import message_record, output_record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
 from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
 
-__all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall", "with_message"]
+__all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 
 CALL_OPTIONS = (
     "constraints",
@@ -373,10 +372,13 @@ class Call(PromptReader):
     ) -> _Reading:
         """Return what a text says, and the reason why it is not an answer, if it is not."""
         parsed, start = self.parsed(prompt), prompt.regions
-        text = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
         if start is None:
-            return _Reading(text)
-        raw = cut(self.text_alone(ids), stops)
+            return _Reading(self.unparsed(prompt.law, ids))
+        raw = self.text_alone(ids)
+        text = raw if parsed else self.unparsed(prompt.law, ids)
+        if stops:  # the name of the token that ended the text has none
+            before_end = self.unparsed(prompt.law, ids)
+            raw = raw if (left := cut(before_end, stops)) == before_end else left
         state, _ = start[0].read(raw)
         message = state.message()
         try:
@@ -438,15 +440,16 @@ class Call(PromptReader):
         beginning = self._beginning(prompt, given)
         records: list[dict[str, Any]] = []
         for draw in draws:
+            if draw.message is not None:
+                records.append(message_record(prompt.given, draw.message))
+                continue
             # One at a time: padding must not get into a text that was judged without it.
-            rendered = self._postprocessed(prompt, given, beginning, self._shown(prompt, draw.token_ids))
-            records += [with_message(record, draw) for record in rendered]
+            records += self._postprocessed(prompt, given, beginning, self._shown(draw.token_ids, prompt.law))
         return records + [output_record(given, text, self.postprocess) for text in others]
 
-    def _shown(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens that a text's record is made from."""
-        whole = self.parsed(prompt) or return_type(self.postprocess) == "TENSORS"
-        return ids if whole else self._trimmed(prompt.law, ids)
+    def _shown(self, ids: Sequence[int], law: GenerationLaw) -> Sequence[int]:
+        """Return the tokens that the record of a text, which is no message, is made from."""
+        return ids if return_type(self.postprocess) == "TENSORS" else self._trimmed(law, ids)
 
     def _postprocessed(self, prompt: PreparedPrompt, given: Any, beginning: torch.Tensor, ids: Sequence[int]) -> Any:
         """Return the pipeline's records of one sequence, a list with one item."""
@@ -456,17 +459,8 @@ class Call(PromptReader):
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         """Return the tokens that a sequence begins with, ``[1, length]``."""
-        if self.parsed(prompt):
-            return (prompt.target or prompt.law).prompt_ids[None].cpu()  # unpadded, as it was judged
         ids: torch.Tensor = self.encoded(given)["input_ids"]
         return ids
-
-
-def with_message(record: dict[str, Any], draw: Draw) -> dict[str, Any]:
-    """Return a record with the message that was judged. The pipeline keeps the last piece of a text alone."""
-    if draw.message is None:
-        return record
-    return {**record, "generated_text": [*record["generated_text"][:-1], json.loads(draw.message)]}
 
 
 def _is_chat(given: Any) -> bool:

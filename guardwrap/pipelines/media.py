@@ -18,8 +18,8 @@ from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.environment.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.outcomes import Draw
-from guardwrap.pipelines.calls import Call, with_message
-from guardwrap.pipelines.output_records import output_record, return_type
+from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.output_records import message_record, output_record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
 
@@ -168,11 +168,15 @@ class VisionCall(MediaCall):
     def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
         """Render the texts of a prompt in the pipeline's format."""
         law = prompt.law
-        sequences = [self._sequence(law, self._shown(prompt, draw.token_ids)) for draw in draws]
-        rendered = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
-        records = list(map(with_message, rendered, draws))
         given = law.outputs["prompt_text"]
         about = {"input_text": getattr(given, "messages", given)}
+        records = []
+        for draw in draws:
+            if draw.message is not None:
+                records.append(about | message_record(given.messages, draw.message))
+                continue
+            sequence = self._sequence(law, self._shown(draw.token_ids, law))
+            records.append(self._record(law.outputs, sequence, self.postprocess))
         return records + [about | output_record(given, text, self.postprocess) for text in others]
 
     def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
