@@ -145,7 +145,7 @@ def _of_message(draw: Draw, part: str) -> list[str] | None:
     if draw.parts is None:
         raise UsageError(NO_MESSAGE.format(part, PLAIN_TEXT))
     strings = dict(draw.parts).get(part)
-    return None if strings is None else [string.strip() for string in strings]
+    return None if strings is None else [*strings]
 
 
 def settled_parts(prefix: str, on: View) -> list[str]:

@@ -17,6 +17,7 @@ from guardwrap.backends.refill.threshold_rows import rows_of
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.early_abort import PrefixWatch
@@ -31,7 +32,7 @@ from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
-from guardwrap.scheduling.request import OnEnd, OnText, PassOn, Request, Weigh
+from guardwrap.scheduling.request import DrawOf, OnEnd, OnText, PassOn, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
@@ -258,7 +259,7 @@ class Job:
         mask = lookahead = None
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
-            draw = partial(self.call.draw, prompt)
+            draw = partial(self._draw_of(asked.constraint), prompt)
             lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
@@ -295,7 +296,7 @@ class Job:
             seed=asked.seed,
             place=asked.place,
             called=self.called,
-            draw_of=self.call.draw,
+            draw_of=self._draw_of(asked.constraint),
             notes=(*self.notes, *(self.of_weights if asked.sampler.weighs else ()), *notes),
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
@@ -305,6 +306,11 @@ class Job:
             pass_on=self.pass_on,
             **how,
         )
+
+    def _draw_of(self, constraint: Constraint) -> DrawOf:
+        """Return the function that decodes attempts, whose messages end before the constraint's stop strings."""
+        stops = stops_of(constraint)
+        return partial(self.call.draw, stops=stops) if stops else self.call.draw
 
     def _repair_turn(
         self, asked: RequestOptions, turn: int, request: Request, outcome: Outcome, rejected: RejectedAttempt
@@ -333,7 +339,7 @@ class Job:
         """Render an outcome in the pipeline's format, with None for missing texts."""
         others = outcome.texts[len(outcome.draws) :]
         missing = outcome.report.requested - len(outcome.texts)
-        return self.call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
+        return self.call.records(prompt, outcome.draws, [*others, *[None] * missing])
 
     def backend(self) -> Backend:
         """Make the backend that draws the attempts of this call."""

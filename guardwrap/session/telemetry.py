@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.stop_strings import StopAt, cut
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.environment.opentelemetry_api import (
     Instruments,
     attached,
@@ -28,7 +28,7 @@ from guardwrap.environment.opentelemetry_api import (
 )
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
-from guardwrap.messages.answer_message import finish_reason
+from guardwrap.messages.answer_message import finish_reason, shown_texts
 from guardwrap.outcomes import SAMPLER, Outcome
 
 __all__ = ["CallSpan", "call_span", "model_attributes", "pilot_attributes", "traced_by", "work_span"]
@@ -169,7 +169,7 @@ class CallSpan:
             self._ended_by = report.ended
         if report.fallback or report.fallback_rejected_by is not None:
             self._fallback = "used" if report.fallback else "withheld"
-        stops = next((part.stops for part in walk(constraint) if isinstance(part, StopAt)), ())
+        stops = stops_of(constraint)
         reasons = [finish_reason(draw, stops) for draw in outcome.draws]
         reasons += ["stop"] * (len(outcome.texts) - len(reasons))  # fallbacks
         room = _MOST_TEXTS - len(self._reasons)
@@ -177,7 +177,7 @@ class CallSpan:
         if captures_text() and room > 0:
             self._inputs += _messages(outcome.prompt)
             # Only the text before a stop string was checked.
-            texts = [cut(text, stops) for text in outcome.texts[:room]]
+            texts = shown_texts(outcome, stops)[:room]
             self._outputs += [
                 {"role": "assistant", "parts": _parts(text), "finish_reason": reason}
                 for text, reason in zip(texts, reasons, strict=False)

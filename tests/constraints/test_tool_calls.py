@@ -266,12 +266,10 @@ def test_the_place_in_a_call_that_is_being_written() -> None:
 
 def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
     """The parser takes the last of two equal keys; nobody would see the first."""
-    (regions, before), twice = (
-        MessageRegions.begin(world().tokenizer, "a"),
-        '{"name": "f", "arguments": {"a": 1, "a": 2}}',
-    )
-    assert regions.read(f"[{F}]")[0].parts(before) is not None
-    assert regions.read(f"[{twice}]")[0].parts(before) is None
+    regions, _ = MessageRegions.begin(world().tokenizer, "a")
+    twice = '{"name": "f", "arguments": {"a": 1, "a": 2}}'
+    assert regions.read(f"[{F}]")[0].message() is not None
+    assert regions.read(f"[{twice}]")[0].message() is None
 
 
 @pytest.mark.parametrize(
