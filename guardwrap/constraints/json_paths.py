@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from guardwrap.constraints.base import require, shown
-from guardwrap.documents.lexical import Exact, load_exact
+from guardwrap.documents.lexical import dump_spelled, load_spelled
 
 __all__ = ["Step", "read_path", "settled_values", "values_at"]
 
@@ -53,9 +53,12 @@ def _step(match: re.Match[str]) -> Step:
 
 
 def values_at(text: str, steps: Sequence[Step]) -> list[str]:
-    """Return the values at a path: strings as they are, others as JSON. None of them if it is not JSON."""
+    """Return the values at a path: strings as they are, others as JSON, with each number as the text writes it.
+
+    None of them if the text is not JSON.
+    """
     try:
-        return [_spelled(value) for value in _at(load_exact(text), steps)]
+        return [_spelled(value) for value in _at(load_spelled(text), steps)]
     except (ValueError, OverflowError, RecursionError):
         return []
 
@@ -93,4 +96,4 @@ def _nth(items: list[Any], step: Step) -> list[Any]:
 
 
 def _spelled(value: Any) -> str:
-    return str(value) if isinstance(value, str | Exact) else json.dumps(value, ensure_ascii=False, default=float)
+    return value if isinstance(value, str) else dump_spelled(value)
