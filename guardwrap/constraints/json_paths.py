@@ -71,10 +71,32 @@ def settled_values(prefix: str, steps: Sequence[Step]) -> list[str]:
     if any(isinstance(step, int) and step < 0 for step in steps):
         return []
     try:
-        values = _at(from_json(prefix, allow_partial=True), steps)
+        values = _at(_begun(prefix.encode("utf-8", "surrogatepass")), steps)
         return [_spelled(value) for value in values if value is None or isinstance(value, str | bool)]
     except (ValueError, RecursionError):
         return []
+
+
+_ERROR_PLACE = re.compile(r"at line (\d+) column (\d+)\Z")
+
+
+def _begun(prefix: bytes) -> Any:
+    """Return what is complete of a JSON text, up to the first error: later text takes no value back.
+
+    Raises
+    ------
+    ValueError
+        If the text does not begin with JSON.
+    """
+    try:
+        return from_json(prefix, allow_partial=True)
+    except ValueError as error:
+        place = _ERROR_PLACE.search(str(error))
+        if place is None:
+            raise
+        lines = prefix.split(b"\n")[: int(place[1])]
+        lines[-1] = lines[-1][: int(place[2]) - 1]
+        return from_json(b"\n".join(lines), allow_partial=True)
 
 
 def _at(value: Any, steps: Sequence[Step]) -> Iterator[Any]:
