@@ -198,10 +198,11 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
 def _law(fields: Mapping[str, Any], policy: RequestPolicy) -> dict[str, Any]:
     """Return the generation settings of a request. Those that it leaves out are the model's own."""
     most = policy.limits.max_new_tokens
-    lengths = {whole(fields, name, 1, most) for name in _LENGTHS if name in fields}
+    accepted = None if policy.limits.clamp else most
+    lengths = {whole(fields, name, 1, accepted) for name in _LENGTHS if name in fields}
     if len(lengths) > 1:
         raise bad("max_tokens", "differs from max_completion_tokens, which means the same; give one of them")
-    law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or most}
+    law: dict[str, Any] = {"max_new_tokens": min(next(iter(lengths), None) or most, most)}
     temperature = number_field(fields, "temperature", 0.001, 100, zero=True)
     top_p, top_k = number_field(fields, "top_p", 1e-6, 1, zero=True), whole(fields, "top_k", -1)
     if temperature == 0:

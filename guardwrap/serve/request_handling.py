@@ -296,7 +296,7 @@ class Stream(Response):
             pass
         except Exception as error:
             refused = refusal_of(error, scope.get("state", {}).get("request_id"))
-            status = refused.status
+            status, attempts = refused.status, attempts + refused.attempts
             with suppress(OSError):
                 await send_body(event(self._failed(refused)), more=False)
         finally:

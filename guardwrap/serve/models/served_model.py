@@ -168,7 +168,7 @@ class ServedModel:
         longest, wanted = max([*lengths, *self._lengths(proposed, pipe, shown)]), request.options["max_new_tokens"]
         if longest + wanted <= context:
             return request
-        if request.length_field is not None:
+        if request.length_field is not None and not self.policy.limits.clamp:
             problem = f"{longest} prompt tokens and {wanted} new ones exceed the model's context of {context}; lower it"
             raise bad(request.length_field, f"{problem}, or shorten the prompt", code="context_length_exceeded")
         return dataclasses.replace(request, options={**request.options, "max_new_tokens": max(1, context - longest)})
