@@ -202,7 +202,8 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         path
-            The file, such as ``"robot.safetensors"``, in the format of that name. An existing one is replaced. ``Twisted(learned=path)`` uses it.
+            The file, such as ``"robot.safetensors"``, in the format of that name. An existing one is replaced.
+            ``Twisted(learned=path)`` uses it.
 
         Raises
         ------

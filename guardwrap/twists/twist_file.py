@@ -178,7 +178,8 @@ def _parts(content: bytes) -> tuple[TwistHeader, dict[str, Array]]:
     if not 0 < length <= min(_MOST_HEADER, len(content) - 8):
         raise _Unsound("it is not a safetensors file, or incomplete")
     try:
-        named = dict(deserialize(content))  # checks names, types, shapes and offsets against the size
+        # Checks names, types, shapes and offsets against the size.
+        named = dict(deserialize(content))  # type: ignore[no-untyped-call]
         entries = json.loads(content[8 : 8 + length])
         header = TwistHeader.model_validate_json(entries["__metadata__"][_METADATA])
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):

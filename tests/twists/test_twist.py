@@ -238,7 +238,7 @@ def rarest(world: World, rule: Constraint, values: Values, tilt: Values, share: 
     for ids, p in a.items():
         for length in range(len(ids) + 1):
             reach[ids[:length]] = reach.get(ids[:length], 0.0) + p
-    logs = {(): 0.0}  # log a/a' of each beginning
+    logs: Texts = {(): 0.0}  # log a/a' of each beginning
     for prefix in sorted(reach, key=len):
         law = np.array([reach.get((*prefix, token), 0.0) / reach[prefix] for token in range(len(world.tokenizer))])
         if not law.any():

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from guardwrap.session import twisting
 from guardwrap.testing import llama_world, table_world
 from guardwrap.twists import twist_file
 from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.state_values import log_values
 from guardwrap.twists.tilt import MOST_TILT
 from guardwrap.twists.twist_file import read_twist
 
@@ -29,6 +31,9 @@ qrs_sampler = sys.modules["guardwrap.samplers.qrs"]  # the package has a functio
 
 RULE = Keyword("ab", whole_words=False)
 WORLD = table_world(letters="abc", max_new_tokens=6, temperature=0.8)
+AUTOMATON = automaton_of(RULE)
+assert AUTOMATON is not None
+STATES = len(AUTOMATON)
 CALL = {"num_return_sequences": 20, "seed": 5, **WORLD.settings}
 
 
@@ -126,7 +131,7 @@ def changed(saved, tmp_path, header=None, metadata=None, **tensors):
     return tmp_path / "changed.safetensors"
 
 
-DAMAGED = {
+DAMAGED: dict[str, dict[str, Any]] = {
     "no metadata": {"metadata": {"other": "{}"}},
     "no JSON": {"metadata": {"guardwrap_twist": "robot"}},
     "deep JSON": {"metadata": {"guardwrap_twist": '{"format": ' + "[" * 40_000}},
@@ -177,7 +182,7 @@ def test_an_unchanged_copy_is_read(saved, tmp_path):
 
 def test_any_byte_may_be_flipped_and_any_end_be_missing(saved, tmp_path):
     """A damage that leaves a sound file is no error: a digit of the title, or of a sum."""
-    content, states = saved[0].read_bytes(), len(automaton_of(RULE))
+    content, states = saved[0].read_bytes(), STATES
     other, messages = tmp_path / "other.safetensors", []
     damages = [content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :] for place in range(len(content))]
     for damaged in damages + [content[:end] for end in range(0, len(content), 7)]:
@@ -202,7 +207,9 @@ def test_a_tilt_for_another_vocabulary_is_refused(tmp_path):
 
 def test_a_tilt_of_a_file_is_kept_within_its_range(saved, tmp_path):
     path = changed(saved, tmp_path, tilt=np.array([1e308, -200.0, 1.5]))
-    assert read_twist(path, len(automaton_of(RULE)))[2].tolist() == [MOST_TILT, -MOST_TILT, 1.5]
+    tilt = read_twist(path, STATES)[2]
+    assert tilt is not None
+    assert tilt.tolist() == [MOST_TILT, -MOST_TILT, 1.5]
 
 
 @pytest.mark.parametrize("name", ["huge.npz", "old.npz"])
@@ -265,9 +272,13 @@ def test_files_that_cannot_be_read(saved, tmp_path, monkeypatch):
 
 
 def test_no_more_values_are_computed_than_a_call_needs(saved, monkeypatch):
-    rows, right = [], twisting.log_values
-    monkeypatch.setattr(twisting, "log_values", lambda automaton, counts, tokens: (
-        rows.append(tokens), right(automaton, counts, tokens))[1])  # fmt: skip
+    rows = []
+
+    def counted(automaton, counts, tokens):
+        rows.append(tokens)
+        return log_values(automaton, counts, tokens)
+
+    monkeypatch.setattr(twisting, "log_values", counted)
     guarded_of(learned=saved[0]).run(WORLD.prompt, **CALL)
     assert max(rows) == CALL["max_new_tokens"]
     monkeypatch.setattr(twisting, "MOST_PRODUCTS", 10)
