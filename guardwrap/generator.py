@@ -198,7 +198,8 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         path
-            The file, such as ``"robot.npz"``. An existing one is replaced. ``Twisted(learned=path)`` uses it.
+            The file, such as ``"robot.safetensors"``, in the format of that name. An existing one is replaced.
+            ``Twisted(learned=path)`` uses it.
 
         Raises
         ------

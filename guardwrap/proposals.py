@@ -192,8 +192,12 @@ class Twisted:
 
     ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
-    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g. A learned ψ bounds no
-    weight, so the correction has the distance that the report gives.
+    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g, to within the distance
+    that the report gives.
+
+    Whatever ψ and v are, a'(y) is at least a(y) / 20 for each text y. If the tokens so far have the weight W = a/a',
+    the model's own distribution has a share of W / 20 in the next step, where a token would get less than that. So no
+    weight is above 20, and texts that make up a share s of g come once in 20 / (s Z) attempts, or more often.
 
     Parameters
     ----------
@@ -205,7 +209,9 @@ class Twisted:
         their weights vary less. None for 0.65, or 0.8 if a text must be complete to pass.
     learned
         A file that ``GuardedGenerator.save_twist`` wrote for the same constraint. ψ is read from it and not learned
-        again, so the texts of a seed are the same in each process. None to learn ψ.
+        again, so the texts of a seed are the same in each process. Nothing in the file is executed. Reports of
+        ``"qrs"`` allow for what it may hide: the upper end of the TVD includes the largest share of g that no attempt
+        may have drawn, given that no weight is above 20. None to learn ψ.
     attempts
         The number of attempts to learn ψ and v from, of all prompts together, at least 64. Learning ends earlier where
         attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must be complete to pass.

@@ -116,8 +116,9 @@ def _twisted(
     twisted = scores.clone()  # a copy: if a twist raises, other rows restart from ``scores``
     for row, values in itself.items():
         tokens = None if candidates is None else candidates[row].cpu().numpy()
-        factors = attempts[row].launch.twist.log_factors(  # type: ignore[union-attr]
-            attempts[row].token_ids, tokens, values.cpu().numpy()
+        attempt = attempts[row]
+        factors = attempt.launch.twist.log_factors(  # type: ignore[union-attr]
+            attempt.token_ids, tokens, values.cpu().numpy(), attempt.log_left
         )
         sums = values + torch.from_numpy(factors).to(values.device)
         twisted[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits

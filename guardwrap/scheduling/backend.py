@@ -80,7 +80,13 @@ class TokenTwist(Protocol):
     def learns(self) -> bool:
         """Whether it learns from the distributions that it receives."""
 
-    def log_factors(self, token_ids: Sequence[int], tokens: Any, log_probabilities: Any) -> Any:
+    @property
+    def most_weight(self) -> float:
+        """The largest a(y)/a'(y) that reports allow for in texts that were not drawn; infinity for none."""
+
+    def log_factors(
+        self, token_ids: Sequence[int], tokens: Any, log_probabilities: Any, log_weight: float = 0.0
+    ) -> Any:
         """Return the logarithms of the tokens' factors in nats, ``[columns]``, float64, all finite.
 
         Parameters
@@ -91,6 +97,8 @@ class TokenTwist(Protocol):
             The token of each column, ``[columns]``; None if column i is token i.
         log_probabilities
             Their log-probabilities under a in nats, ``[columns]``; -inf for tokens that cannot be drawn.
+        log_weight
+            log a/a' of the tokens so far, in nats.
         """
 
 

@@ -429,4 +429,5 @@ class RequestState:
             return Attempt(judged.draw, satisfied)
         launch = judged.decoded.launch
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
-        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
+        most = math.inf if self.request.twist is None else self.request.twist.most_weight
+        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform, most)

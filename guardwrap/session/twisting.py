@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from guardwrap.constraints.base import Constraint
+from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
 from guardwrap.metrics import effective_sample_size
@@ -26,7 +28,7 @@ from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
 from guardwrap.twists.token_states import TokenStates
-from guardwrap.twists.twist import Defaults, Twist, defaults_for
+from guardwrap.twists.twist import LEAST_SHARE, Defaults, Twist, defaults_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ ENOUGH = 0.4
 MOST_VALUES = 4_000_000
 """The most values of a constraint, 32 MB: states, times tokens."""
 
+MOST_PRODUCTS = 2_000_000_000
+"""The most products to compute the values of what a file has, about two seconds: transitions, times tokens."""
+
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
 MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
 """The note of calls whose constraint has no automaton."""
@@ -61,9 +66,14 @@ _UNUSED = (
     "them out, satisfying texts are common, or the model has no output embeddings"
 )
 
-_READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
+_READ = "the twist was read from a file; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
+_OTHER_VOCABULARY = "the twist {!r} has a tilt for {} tokens, and the model {}; learn it again"
+_TOO_MUCH = (
+    "the twist of {} has too many transitions for texts of {} tokens; set max_new_tokens to at most {}, or leave "
+    "learned= out"
+)
 _UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it again"
 
 
@@ -232,17 +242,19 @@ class TwistedConstraint:
         """
         header, self.counts, tilt = read_twist(path, len(self.states.automaton))
         if header.constraint != digest:
-            raise UsageError(_OTHER_CONSTRAINT.format(str(path), header.title, self.title))
+            raise UsageError(_OTHER_CONSTRAINT.format(path.name, short(header.title), self.title))
         if header.automaton != automaton_digest(self.states.automaton):
-            raise UsageError(_UNLIKE.format(str(path), self.title))
-        most = min(header.tokens, MOST_VALUES // len(self.states.automaton) - 1)
-        self.values, self.rounds = log_values(self.states.automaton, self.counts, most), len(self.sizes)
-        self.earlier = header.attempts
+            raise UsageError(_UNLIKE.format(path.name, self.title))
         same = header.model == model.model_dump()
-        if same and tilt is not None and self.embeddings is not None and len(tilt) == len(self.embeddings.weight):
+        if same and tilt is not None and self.embeddings is not None:
+            tokens = len(self.embeddings.weight)
+            if len(tilt) != tokens:
+                raise UsageError(_OTHER_VOCABULARY.format(path.name, len(tilt), tokens))
             self.tilt = tilt  # it belongs to the model's tokens
-        other = "" if same else _OTHER_MODEL
-        self.origin = _READ.format(str(path), header.attempts, other)
+        # As many rows as texts have tokens follow when a call needs them.
+        self.values, self.rounds = log_values(self.states.automaton, self.counts, 0), len(self.sizes)
+        self.earlier = header.attempts
+        self.origin = _READ.format(header.attempts, "" if same else _OTHER_MODEL)
 
     def write(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Write what was learned to a file; see ``read``.
@@ -258,7 +270,6 @@ class TwistedConstraint:
             title=self.title,
             automaton=automaton_digest(self.states.automaton),
             model=model.model_dump(),
-            tokens=len(self.values) - 1,
             attempts=self.earlier + self.spent.attempts,
         )
         write_twist(path, header, self.counts, self.tilt)
@@ -324,8 +335,16 @@ class TwistedConstraint:
         values, automaton = self.values, self.states.automaton
         tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
         if self.learned and tokens >= len(values):
+            self._require_few(tokens)
             self.values = values = log_values(automaton, self.counts, tokens)
         return values
+
+    def _require_few(self, tokens: int) -> None:
+        """Raise UsageError if the values of what a file has would take long to compute for so many tokens."""
+        if self.origin is not None:
+            most = MOST_PRODUCTS // max(1, sum(row.nnz for row in self.counts.onward.values()))
+            if tokens > most:
+                raise UsageError(_TOO_MUCH.format(self.title, tokens, most))
 
     def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist:
         """Return the twist of a prompt in the next of the rounds of ``attempts`` attempts."""
@@ -406,4 +425,7 @@ class Twists:
             strength=defaults.strength if self.strength is None else self.strength,
             tilt=self.constraint.tilt,
             model_share=share if self.model_share is None else min(self.model_share, share),
+            least_share=LEAST_SHARE,
+            # Nobody here has seen what a file was learned from, so reports allow for what it may hide.
+            most_weight=math.inf if self.constraint.origin is None else 1 / LEAST_SHARE,
         )
