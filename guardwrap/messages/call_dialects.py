@@ -142,7 +142,7 @@ class Dialect:
         if step.emitted:
             return step.emitted[0] in possible
         ends = step.state is not None and step.state.pending != self.pending
-        return ends and (bool(self.pending) or self.leaves)
+        return ends and (bool(self.pending) or self.leaves or possible == [","])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -438,8 +438,8 @@ class LocalSession(BaseSession):
         refused = None if own.get("seed") is not None or self.has_seed else "the call has no seed"
         if proposal is not None and proposal.twisted is not None:
             refused = "what Twisted() has learned may change"
-        masked = None if proposal is None or proposal.masked is None else proposal.masked.unseen
-        options = self.deterministic, masked
+        masked = None if proposal is None else proposal.masked
+        options = self.deterministic, None if masked is None else (masked.unseen, masked.beyond_truncation)
         return cache_of(self._answers, call, models=(self.model, model), options=options, refused=refused)
 
     def _adapter_in(self, own: Mapping[str, Any]) -> Any:
