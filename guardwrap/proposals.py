@@ -143,17 +143,28 @@ class Masked:
         share of the remaining probability. If 2048 judgements do not suffice, the report gives the actual share. An
         unseen token that violates the constraint ends its attempt. Which tokens are judged depends on the model's
         probabilities and not on the draws, so a' is a distribution with known weights.
+    beyond_truncation
+        Whether a token is drawn beyond ``top_k``, ``top_p`` and ``min_p`` where these leave none that the mask allows:
+        the mask is then applied before them, as engines for structured output do at every token, and the report says
+        so. Your model itself cannot draw such a text. So it is worth nothing to samplers that weigh, and they reject it
+        at that token.
 
     Notes
     -----
     An attempt is rejected if the settings, such as ``top_k``, leave no token. If that holds for all texts, the run ends
-    as ``"impossible"``. A mask that takes more than 0.5 s for one token, or 0.02 s per token on average, is given up:
-    the remaining tokens of that prompt are drawn without it, and the report says so.
+    as ``"impossible"``, and the error names the setting. A mask that takes more than 0.5 s for one token, or 0.02 s per
+    token on average, is given up: the remaining tokens of that prompt are drawn without it, and the report says so.
+
+    Where ``ToolCalls`` requires a call, a text that is not weighed is reasoning, if the model's family reasons, and
+    calls in the syntax of the family: it begins with them and ends after them. Objects have the properties that their
+    schemas list. Reasoning ends at half of the token limit, and arguments end soon after three quarters of it. With
+    ``"qrs"`` and ``"imh"`` everything that the constraint allows stays possible.
 
     Raises
     ------
     UsageError
-        If ``unseen`` is not in [0, 1), or the proposal is masked already.
+        If ``unseen`` is not in [0, 1), ``beyond_truncation`` is neither True nor False, or the proposal is masked
+        already.
 
     Examples
     --------
@@ -164,8 +175,11 @@ class Masked:
 
     proposal: Any = None
     unseen: float = 1e-3
+    beyond_truncation: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.beyond_truncation, bool):
+            raise UsageError(f"Masked(beyond_truncation={self.beyond_truncation!r}): give True or False")
         if not is_number(self.unseen) or not 0 <= self.unseen < 1:
             raise UsageError(f"Masked(unseen={self.unseen!r}): give a share of at least 0 and below 1")
         if isinstance(self.proposal, Masked | Twisted):

@@ -27,6 +27,9 @@ class Obstacle:
     textless
         Whether the settings leave tokens without visible text, such as white space, after which others may be possible.
         Then it is not certain that no text can be drawn.
+    of_attempt
+        Whether the tokens before it are those of one attempt, at whose end a mask was left without a token. Other
+        attempts may get further.
     """
 
     settings: tuple[str, ...]
@@ -34,12 +37,14 @@ class Obstacle:
     after: int = 0
     at_least: bool = False
     textless: bool = False
+    of_attempt: bool = False
 
     def __str__(self) -> str:
         several = len(self.settings) > 1
         names = " and ".join([", ".join(self.settings[:-1]), self.settings[-1]]) if several else self.settings[0]
         chance = f"{'at least ' * self.at_least}{digits(self.probability)} without {'them' if several else 'it'}"
         first = "the first token" if self.after == 1 else f"the first {self.after} tokens"
+        first += " of an attempt" * self.of_attempt
         tokens = f"tokens that are possible after {first}" if self.after else "possible first tokens"
         if not several and names.startswith("max_new_tokens="):
             return f"{names} ends every text too early, and the {tokens} have probability {chance}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -138,13 +139,24 @@ class AllowedMask:
         """Notes of the mask for the report."""
         return self.mask.notes
 
+    @property
+    def beyond(self) -> bool:
+        """Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows."""
+        return self.mask.beyond
+
+    @property
+    def dead_end(self) -> tuple[int, ...] | None:
+        """New tokens after which every possible next token was excluded; None if that has not happened."""
+        return self.mask.dead_end
+
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate for the next token whether it is excluded; none is without time left."""
         return self._asked(lambda: self.mask.dead(token_ids, candidates), [False] * len(candidates))
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         """Return which of all possible next tokens are excluded; none is without time left."""
-        return self._asked(lambda: self.mask.left_out(token_ids, tokens, shares), np.zeros(len(tokens), dtype=bool))
+        ask = partial(self.mask.left_out, token_ids, tokens, shares, beyond=beyond)
+        return self._asked(ask, np.zeros(len(tokens), dtype=bool))
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Record that every possible next token after ``token_ids`` was excluded."""

@@ -195,10 +195,30 @@ def read_tools(fields: Mapping[str, Any], policy: RequestPolicy) -> ToolCalls | 
         if not isinstance(tool, dict) or tool.get("type", "function") != "function":
             raise bad(f"tools.{i}", "only tools of type function are supported")
     parallel = flag(fields, "parallel_tool_calls") if "parallel_tool_calls" in fields else True
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice = _allowed_tools(choice)
     try:
         return ToolCalls(tools, choice=choice, parallel=parallel, name="the tools")
     except GuardwrapError as error:
         raise in_field("tool_choice" if str(error).startswith("choice") else "tools", error) from None
+
+
+def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the choice of several tools as ``ToolCalls`` takes it."""
+    where, allowed = "tool_choice.allowed_tools", choice.get("allowed_tools")
+    if not isinstance(allowed, dict) or allowed.get("mode") not in ("auto", "required"):
+        raise bad(where, "give an object with the mode auto or required, and tools")
+    tools, names = allowed.get("tools"), []
+    for i, tool in enumerate(tools if isinstance(tools, list) else ()):
+        function = (
+            tool.get("function") if isinstance(tool, dict) and tool.get("type", "function") == "function" else None
+        )
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise bad(f"{where}.tools.{i}", "give {'type': 'function', 'function': {'name': NAME}}")
+        names.append(function["name"])
+    if not names:
+        raise bad(f"{where}.tools", "give a list of at least one tool")
+    return {"mode": allowed["mode"], "names": names}
 
 
 def read_template_options(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.views import View
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
-from guardwrap.proposals import merge_proposals, only_masks
+from guardwrap.proposals import Masked, merge_proposals, only_masks
+from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
 from guardwrap.serve.error_responses import bad, in_field, no_model
 from guardwrap.serve.fields import flag, number_field, require_known, whole
@@ -39,6 +40,11 @@ __all__ = ["ANYTHING", "ParsedRequest", "has_token_ids", "parse_request", "parse
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
+
+CALLS = Masked(beyond_truncation=True)
+"""What requests that require a call are drawn from, unless they or the server's files name a sampler or a proposal.
+
+Clients of OpenAI's API expect a call, and a model that is not trained for tools hardly ever writes one."""
 
 _LENGTHS = ("max_tokens", "max_completion_tokens")
 
@@ -250,6 +256,8 @@ def _ours(
             file = file.filled(field_values(own, file, policy))
             sampler, requested = sampler_of(own), drawn_from(own, policy)
             proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
+            if tools is not None and tools.least and sampler is proposal is adapter is None:
+                sampler, proposal = read_sampler("rejection"), CALLS
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):
                 adapter = False  # without this, the server's own adapter would conflict with the proposal
             repair = repair_of(own, file.repair, policy, chat=chat)

@@ -198,7 +198,14 @@ def _tool_choice(choice: Any) -> Any:
     """Return the choice in the form of a chat."""
     if not isinstance(choice, dict):
         return choice
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        functions = [
+            {"type": tool.get("type"), "function": {"name": tool.get("name")}} if isinstance(tool, dict) else tool
+            for tool in (tools if isinstance(tools, list) else ())
+        ]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": functions}}
     if choice.get("type") != "function":
         problem = f"type {short(choice.get('type'))} is not supported"
-        raise bad("tool_choice", f"{problem}; give auto, required, none or {{'type': 'function', 'name': NAME}}")
+        raise bad("tool_choice", f"{problem}; give auto, required, none, a function or allowed_tools")
     return {"type": "function", "function": {"name": choice.get("name")}}

@@ -19,6 +19,7 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.errors import ContextExceeded, UsageError
+from guardwrap.messages.call_syntax import with_syntax
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
@@ -258,10 +259,10 @@ class Job:
         watch = None if self.watches is None else self.watches(asked.constraint, prompt)
         mask = lookahead = None
         if watch is not None:
-            unseen = 0.0 if self.masked is None else self.masked.unseen
             draw = partial(self._draw_of(asked.constraint), prompt)
-            lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
-            mask = None if self.masked is None else lookahead
+            lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, 0.0, self.vocabulary)
+            if self.masked is not None:
+                mask = lookahead = self._mask(self.masked, lookahead, prompt, asked)
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *self.call.notes(prompt, asked.constraint))
         locate = None if watch is None else watch.place
@@ -272,6 +273,20 @@ class Job:
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
         live["prompt_tokens"] = len((prompt.target or prompt.law).ids) if self.causal else None
         return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
+
+    def _mask(
+        self, masked: Masked, lookahead: ConstraintMask, prompt: PreparedPrompt, asked: RequestOptions
+    ) -> ConstraintMask:
+        """Return the mask of a masked proposal."""
+        mask = replace(lookahead, unseen=masked.unseen)
+        if asked.sampler.weighs or self.watches is None:  # weights are of g, so whatever g has must stay possible
+            return mask
+        casts = bool(self.call.postprocess.get("tools"))
+        regions = None if prompt.regions is None else prompt.regions[0]
+        written = with_syntax(asked.constraint, regions, self.call.pipe.tokenizer, casts=casts)
+        if written is not asked.constraint:
+            mask = replace(mask, watch=self.watches(written, prompt))
+        return replace(mask, beyond=masked.beyond_truncation)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
         """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""
