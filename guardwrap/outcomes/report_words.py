@@ -56,10 +56,16 @@ _ENDED = {
 }
 
 
+_BY_CLOCK = ("deadline", "timeout", "max_seconds")
+"""Ends that may come before the first attempt is complete."""
+
+
 def report_headline(report: Report) -> str:
     """Return one sentence: how many texts, their distribution, and the attempts per text."""
     got, asked, tried = report.accepted, report.requested, report.usage.attempts
     filled = "; the fallback was returned" if report.fallback else ""
+    if not got and not tried and report.ended in _BY_CLOCK:
+        return f"no text: {_ENDED[report.ended]} before the first attempt was complete{filled}"
     if not got:
         why = "" if report.obstacle is None else f": {report.obstacle}"
         return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}{filled}"
@@ -129,6 +135,11 @@ def withheld(rule: str) -> str:
 
 
 def _without_fallback(report: Report) -> str:
+    if not report.usage.attempts and report.ended in _BY_CLOCK:
+        learned = report.usage.learning_seconds
+        spent = f"learning a twist took {learned:.1f} s of it; " if learned >= 0.05 else ""
+        waits = ", in which a call also waits for other callers," if report.ended == "timeout" else ""
+        return f"{spent}raise {report.ended}{waits} or lower max_new_tokens"
     begun, _, lacked = report.drawn_from.partition(": ")
     why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", report.evidence.get("pilot_attempts")
     if pilot and not why:

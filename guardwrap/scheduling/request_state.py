@@ -116,11 +116,11 @@ class RequestState:
         """When running attempts are dropped, by ``time.monotonic()``; None for never."""
         budget, began = self.request.budget, self.began
         moments = [] if budget.deadline is None or began is None else [began + budget.deadline]
-        moments += [] if budget.timeout is None else [self._timeout]
+        moments += [] if budget.timeout is None else [self.timeout]
         return min(moments, default=None)
 
     @property
-    def _timeout(self) -> float:
+    def timeout(self) -> float:
         """When the budget's timeout is over, by ``time.monotonic()``; infinite without one."""
         timeout = self.request.budget.timeout
         return math.inf if timeout is None else self.request.called + timeout
@@ -128,7 +128,7 @@ class RequestState:
     @property
     def _late(self) -> str:
         """What ends a request at its deadline."""
-        return "timeout" if self.deadline == self._timeout else "deadline"
+        return "timeout" if self.deadline == self.timeout else "deadline"
 
     def time_out(self, now: float) -> None:
         """End a request whose timeout is over, with what it has: even if no attempt has begun or a check still runs."""
@@ -139,7 +139,7 @@ class RequestState:
 
     def is_timed_out(self, now: float) -> bool:
         """Whether the request's timeout is over."""
-        return now >= self._timeout
+        return now >= self.timeout
 
     @property
     def waits_for_thread(self) -> bool:

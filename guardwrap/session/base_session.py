@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -182,7 +183,8 @@ class BaseSession(ABC):
         prompts, count, weigh, on_attempt, **options
             As for ``GuardedGenerator.attempts``.
         max_seconds
-            Seconds after which no attempt starts, and the most seconds that a twist learns; None for no limit.
+            Seconds after which running attempts are dropped, learning a twist included; None for no limit. After half
+            of them no attempt starts, and no round of learning, so that attempts are seldom dropped.
         model_share
             The share of the model itself in each step of a twist; None for that of ``Twisted()``.
 
@@ -193,8 +195,10 @@ class BaseSession(ABC):
         list of list of Attempt
             Per prompt, the judged attempts in launch order.
         """
+        called = time.monotonic()
         collector, attempts = collecting(weigh, on_attempt)
-        budget = Budget(max_attempts=require_whole("count", count, 1), max_seconds=max_seconds)
+        starting = None if max_seconds is None else max_seconds / 2
+        budget = Budget(require_whole("count", count, 1), max_seconds=starting, timeout=max_seconds)
         if isinstance(each := options.get("constraint_each"), list | tuple):
             options["constraint_each"] = [
                 replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
@@ -202,6 +206,7 @@ class BaseSession(ABC):
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
+        job = replace(job, called=called)
         if job.twists is not None and model_share is not None:
             job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts

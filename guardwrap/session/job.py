@@ -187,7 +187,19 @@ class Job:
         if not self.learns:
             return self.requests(prompts)
         threads = self.threads or CallThreads()
-        return await threads.learn(lambda: self.requests(prompts), self.on_busy)
+        again = isinstance(prompts, Sized) and (self.each is None or isinstance(self.each, Sized))
+        try:
+            return await threads.learn(
+                lambda: self.requests(prompts), self.on_busy, self.seconds_left if again else None
+            )
+        except TimeoutError:  # other calls learned, and the requests now end at once
+            return await threads.run(lambda: self.requests(prompts))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the timeout of the call, negative after it; None without a timeout."""
+        timeout = self.asked.budget.timeout
+        return None if timeout is None else self.called + timeout - time.monotonic()
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""
@@ -210,7 +222,7 @@ class Job:
         first = list(islice(prompts, most))
         if first:
             with work_span("guardwrap.learn_twist", traced_by(self.span), {"guardwrap.prompts": len(first)}) as results:
-                costs = self.twists.constraint.learn(first, self._attempts)
+                costs = self.twists.constraint.learn(first, self._attempts, lambda: self.seconds_left)
                 attempts, computed, _ = Spent.total(costs)
                 results |= {"guardwrap.attempts": attempts, "guardwrap.computed_tokens": computed}
             first = [replace(prompt, learning=cost.usage) for prompt, cost in zip(first, costs, strict=True)]
