@@ -11,7 +11,7 @@ from typing import Any
 
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError
-from guardwrap.formatting import counted, digits
+from guardwrap.formatting import counted, digits, one_of
 from guardwrap.planning.alternatives import tells_cost
 from guardwrap.planning.drawing import MOST
 from guardwrap.planning.pilot import Study, Way, studied
@@ -127,9 +127,10 @@ def with_choice(
             "max_seconds"
         )
     figures = "; ".join(str(way.cost) for way in study.ways) or "there is only one text"
+    hint = ["pass a hint as proposal="] if session.takes_hint(first, some) else []
     raise UsageError(
-        f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); raise the budget or "
-        "target_tvd, pass a hint as proposal=, or weaken the constraint"
+        f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); "
+        f"{one_of(['raise the budget or target_tvd', *hint, 'weaken the constraint'])}"
     )
 
 

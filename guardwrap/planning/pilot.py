@@ -10,6 +10,7 @@ from typing import Any
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.formatting import counted, upwards
 from guardwrap.outcomes import Estimate
+from guardwrap.planning.advice import Means
 from guardwrap.planning.alternatives import (
     Alternative,
     alternative_of,
@@ -298,6 +299,7 @@ def _study(
         weighed=call.weighed,
         goal=goal,
         rates=estimates,
+        means=Means(session.call_class.reads_text, session.takes_hint(drawing.prompts, call.options), session.trains),
     )
     words = [said if rate is not None else "" for said, rate in zip(basis, estimates, strict=True)]
     forecasts = tuple(dataclasses.replace(one, basis=said) for one, said in zip(plan.forecasts, words, strict=True))

@@ -25,7 +25,7 @@ from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prompt_forms import PromptReader
-from guardwrap.proposals import merge_proposals
+from guardwrap.proposals import Prompt, merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
@@ -142,6 +142,32 @@ class BaseSession(ABC):
         self._calls = itertools.count()
         self.batches: Batches = Batches()
         self.threads: CallThreads = CallThreads()
+
+    trains: ClassVar[bool] = False
+    """Whether an adapter can be trained for the model."""
+
+    def accepts(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call with these options can be made."""
+        try:
+            self.job({**options, "seed": 0})
+        except UsageError:
+            return False
+        return True
+
+    def takes_hint(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether a call can draw from prompts with a hint instead of the model itself."""
+        hinted = {**options, "proposal": Prompt("A hint. {prompt}"), "adapter": False}
+        if not self.call_class.reads_text or self.draws_elsewhere(options) or not self.accepts(hinted):
+            return False
+        return not self._asked({**self._read(hinted)[0], "seed": 0}).sampler.weighs or self.weighs(prompts, hinted)
+
+    @abstractmethod
+    def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call has a proposal or an adapter."""
+
+    @abstractmethod
+    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether a call's attempts can be weighed under the model."""
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:

@@ -18,7 +18,7 @@ from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import ContextExceeded, UsageError
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Outcome, Remedy
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -285,7 +285,18 @@ class Job:
         why = self._whole_because(prompt)
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
         live["prompt_tokens"] = len((prompt.target or prompt.law).ids) if self.causal else None
+        live["ways"] = self._ways(prompt)
         return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
+
+    def _ways(self, prompt: PreparedPrompt) -> frozenset[Remedy]:
+        """Return what the call can change for a prompt that lacks texts."""
+        possible = {
+            Remedy.TEXTS: bool(prompt.law.warpers),
+            Remedy.LENGTH: self.call.fits(prompt, more=1),
+            Remedy.MASK: self.causal and self.watches is not None and self.proposal is None,
+            Remedy.PROMPT: self.call.reads_text,
+        }
+        return frozenset(remedy for remedy, can in possible.items() if can)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
         """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""

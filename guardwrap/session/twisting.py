@@ -50,9 +50,7 @@ _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which ar
 MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
 """The note of calls whose constraint has no automaton."""
 
-_TOO_LONG = (
-    "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
-)
+_TOO_LONG = "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most"
 
 _NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
 
@@ -304,7 +302,9 @@ class TwistedConstraint:
         try:
             most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
-                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
+                # A mask helps only where some token leads to a state from which no text satisfies the constraint.
+                masks = "" if self.states.automaton.live().all() else ", or use Masked()"
+                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1) + masks)
             while not self.learned and ((seconds := left()) is None or seconds > 0):
                 count = -(-self.sizes[self.rounds] // len(prompts))
                 began = time.monotonic()
