@@ -68,6 +68,9 @@ _OFF = {
     "typical_p": "pass typical_p=1.0",
     "epsilon_cutoff": "pass epsilon_cutoff=0.0",
     "eta_cutoff": "pass eta_cutoff=0.0",
+    "min_length": "pass min_length=0",
+    "min_new_tokens": "pass min_new_tokens=0",
+    "no_repeat_ngram_size": "pass no_repeat_ngram_size=0",
     "max_new_tokens": "raise max_new_tokens",
 }
 """How to turn off a setting that leaves out tokens."""

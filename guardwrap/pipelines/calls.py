@@ -286,10 +286,10 @@ class Call(PromptReader):
                 f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"
             )
 
-    def fits(self, prompt: PreparedPrompt) -> bool:
-        """Whether the longest text that a prompt may get fits into the context with it."""
+    def fits(self, prompt: PreparedPrompt, more: int = 0) -> bool:
+        """Whether the longest text that a prompt may get, and ``more`` tokens, fit into the context with it."""
         context = trained_length(self.pipe.model)
-        return context is None or prompt.law.max_length <= context
+        return context is None or prompt.law.max_length + more <= context
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
         """Resolve the law of a prompt from the output of ``preprocess``."""

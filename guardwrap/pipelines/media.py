@@ -193,6 +193,7 @@ class SpeechCall(MediaCall):
     """A call of the speech recognition pipeline around a model with a decoder."""
 
     named: ClassVar[str] = "inputs"
+    reads_text: ClassVar[bool] = False
     sequence_name: ClassVar[str] = "tokens"
 
     @classmethod

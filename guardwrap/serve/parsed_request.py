@@ -77,6 +77,8 @@ class ParsedRequest:
         The request field that sets the maximum length of a text; None if there is none.
     echo
         Fields of the request that its reply repeats.
+    most_tokens
+        The server's limit on ``max_new_tokens``; None for none.
     """
 
     model: str
@@ -89,6 +91,7 @@ class ParsedRequest:
     prompt_field: str = "prompt"
     length_field: str | None = None
     echo: Mapping[str, Any] = field(default_factory=dict)
+    most_tokens: int | None = None
 
 
 def parsed_without_model(
@@ -198,7 +201,8 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
         options["seed"] = seed
     prompt_field = "messages" if chat else "prompt"
     length_field = next((name for name in _LENGTHS if name in fields), None)
-    return ParsedRequest(model, prompts, options, n, stops, stream, usage, prompt_field, length_field)
+    most = policy.limits.max_new_tokens
+    return ParsedRequest(model, prompts, options, n, stops, stream, usage, prompt_field, length_field, most_tokens=most)
 
 
 def _law(fields: Mapping[str, Any], policy: RequestPolicy) -> dict[str, Any]:

@@ -288,6 +288,7 @@ async def _completion(
     service: Service, parse: Parse, reply_to: Callable[[ParsedRequest, ServedModel], AnyReply], request: Request
 ) -> tuple[Response, int]:
     """Answer a request for texts."""
+    called = time.monotonic()
     shutdown = service.shelf.shutdown
     if shutdown.draining:
         raise closing()
@@ -303,7 +304,7 @@ async def _completion(
             await unless_over(request, shutdown, service.require_valid(slot, fields, parse, long=long))
             model = await unless_over(request, shutdown, slot.loaded())
         parsed_request, tokens = await model.read(fields, parse, long=long)
-        items = served(model.guarded, slot.gate, request, parsed_request, model.options(parsed_request))
+        items = served(model.guarded, slot.gate, request, parsed_request, model.options(parsed_request), called)
         reply, drawn = reply_to(parsed_request, model), partial(_drawn, service, slot)
         if parsed_request.stream:
             events = streamed(items, reply, tokens, drawn)

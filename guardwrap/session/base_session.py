@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prompt_forms import PromptReader
-from guardwrap.proposals import merge_proposals
+from guardwrap.proposals import Prompt, merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
@@ -144,6 +145,32 @@ class BaseSession(ABC):
         self.batches: Batches = Batches()
         self.threads: CallThreads = CallThreads()
 
+    trains: ClassVar[bool] = False
+    """Whether an adapter can be trained for the model."""
+
+    def accepts(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call with these options can be made."""
+        try:
+            self.job({**options, "seed": 0})
+        except UsageError:
+            return False
+        return True
+
+    def takes_hint(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether a call can draw from prompts with a hint instead of the model itself."""
+        hinted = {**options, "proposal": Prompt("A hint. {prompt}"), "adapter": False}
+        if not self.call_class.reads_text or self.draws_elsewhere(options) or not self.accepts(hinted):
+            return False
+        return not self._asked({**self._read(hinted)[0], "seed": 0}).sampler.weighs or self.weighs(prompts, hinted)
+
+    @abstractmethod
+    def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call has a proposal or an adapter."""
+
+    @abstractmethod
+    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether a call's attempts can be weighed under the model."""
+
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:
         """Read the options of a call.
@@ -184,7 +211,8 @@ class BaseSession(ABC):
         prompts, count, weigh, on_attempt, **options
             As for ``GuardedGenerator.attempts``.
         max_seconds
-            Seconds after which no attempt starts, and the most seconds that a twist learns; None for no limit.
+            Seconds after which running attempts are dropped, learning a twist included; None for no limit. After half
+            of them no attempt starts, and no round of learning, so that attempts are seldom dropped.
         model_share
             The share of the model itself in each step of a twist; None for that of ``Twisted()``.
 
@@ -195,8 +223,10 @@ class BaseSession(ABC):
         list of list of Attempt
             Per prompt, the judged attempts in launch order.
         """
+        called = time.monotonic()
         collector, attempts = collecting(weigh, on_attempt)
-        budget = Budget(max_attempts=require_whole("count", count, 1), max_seconds=max_seconds)
+        starting = None if max_seconds is None else max_seconds / 2
+        budget = Budget(require_whole("count", count, 1), max_seconds=starting, timeout=max_seconds)
         if isinstance(each := options.get("constraint_each"), list | tuple):
             options["constraint_each"] = [
                 replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
@@ -204,6 +234,7 @@ class BaseSession(ABC):
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
+        job = replace(job, called=called)
         if job.twists is not None and model_share is not None:
             job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts

@@ -20,7 +20,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.messages.call_syntax import with_syntax
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Outcome, Remedy
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -186,7 +186,19 @@ class Job:
         if not self.learns:
             return self.requests(prompts)
         threads = self.threads or CallThreads()
-        return await threads.learn(lambda: self.requests(prompts), self.on_busy)
+        again = isinstance(prompts, Sized) and (self.each is None or isinstance(self.each, Sized))
+        try:
+            return await threads.learn(
+                lambda: self.requests(prompts), self.on_busy, self.seconds_left if again else None
+            )
+        except TimeoutError:  # other calls learned, and the requests now end at once
+            return await threads.run(lambda: self.requests(prompts))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the timeout of the call, negative after it; None without a timeout."""
+        timeout = self.asked.budget.timeout
+        return None if timeout is None else self.called + timeout - time.monotonic()
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""
@@ -209,7 +221,7 @@ class Job:
         first = list(islice(prompts, most))
         if first:
             with work_span("guardwrap.learn_twist", traced_by(self.span), {"guardwrap.prompts": len(first)}) as results:
-                costs = self.twists.constraint.learn(first, self._attempts)
+                costs = self.twists.constraint.learn(first, self._attempts, lambda: self.seconds_left)
                 attempts, computed, _ = Spent.total(costs)
                 results |= {"guardwrap.attempts": attempts, "guardwrap.computed_tokens": computed}
             first = [replace(prompt, learning=cost.usage) for prompt, cost in zip(first, costs, strict=True)]
@@ -272,6 +284,7 @@ class Job:
         why = self._whole_because(prompt)
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
         live["prompt_tokens"] = len((prompt.target or prompt.law).ids) if self.causal else None
+        live["ways"] = self._ways(prompt)
         return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
 
     def _mask(
@@ -287,6 +300,16 @@ class Job:
         if written is not asked.constraint:
             mask = replace(mask, watch=self.watches(written, prompt))
         return replace(mask, beyond=masked.beyond_truncation)
+
+    def _ways(self, prompt: PreparedPrompt) -> frozenset[Remedy]:
+        """Return what the call can change for a prompt that lacks texts."""
+        possible = {
+            Remedy.TEXTS: bool(prompt.law.warpers),
+            Remedy.LENGTH: self.call.fits(prompt, more=1),
+            Remedy.MASK: self.causal and self.watches is not None and self.proposal is None,
+            Remedy.PROMPT: self.call.reads_text,
+        }
+        return frozenset(remedy for remedy, can in possible.items() if can)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
         """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""

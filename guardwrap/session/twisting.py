@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,9 +55,7 @@ _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which ar
 MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
 """The note of calls whose constraint has no automaton."""
 
-_TOO_LONG = (
-    "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
-)
+_TOO_LONG = "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most"
 
 _NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
 
@@ -279,10 +277,23 @@ class TwistedConstraint:
         """Whether nothing is left to learn."""
         return self.rounds == len(self.sizes)
 
-    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> list[Spent]:
+    def learn(
+        self,
+        prompts: Sequence[PreparedPrompt],
+        attempts: DrawAttempts,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Spent]:
         """Learn the values from attempts for some prompts. The first caller learns, and others wait.
 
-        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
+        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on. A
+        caller whose timeout is over neither waits nor learns.
+
+        Parameters
+        ----------
+        prompts, attempts
+            The prompts, and what draws attempts for them.
+        left
+            Returns the seconds until the call's timeout, negative after it; None without a timeout.
 
         Returns
         -------
@@ -296,11 +307,16 @@ class TwistedConstraint:
             If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
         """
         costs = [Spent()] * len(prompts)
-        with self._learning:
+        seconds = left()
+        if not self._learning.acquire(timeout=-1 if seconds is None else min(max(0.0, seconds), TIMEOUT_MAX)):
+            return costs
+        try:
             most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
-                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
-            while not self.learned:
+                # A mask helps only where some token leads to a state from which no text satisfies the constraint.
+                masks = "" if self.states.automaton.live().all() else ", or use Masked()"
+                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1) + masks)
+            while not self.learned and ((seconds := left()) is None or seconds > 0):
                 count = -(-self.sizes[self.rounds] // len(prompts))
                 began = time.monotonic()
                 twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
@@ -322,17 +338,22 @@ class TwistedConstraint:
                     if spent.attempts < len(self.examples):
                         return costs
                 self.rounds = rounds  # from here on, other calls do not wait
-            self._data = TiltData()
+            if self.learned:
+                self._data = TiltData()
+        finally:
+            self._learning.release()
         return costs
 
-    def values_for(self, tokens: int) -> Values:
+    def values_for(self, tokens: int) -> Values | None:
         """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.
 
         A later call may allow longer texts than the one that learned. The further rows follow from the same counts,
         once these no longer change; until then the last row stands for them. It does not wait for others that learn.
+        None if a timeout was over before anything was learned.
         """
-        assert self.values is not None
         values, automaton = self.values, self.states.automaton
+        if values is None:
+            return None
         tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
         if self.learned and tokens >= len(values):
             self._require_few(tokens)
