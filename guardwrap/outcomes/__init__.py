@@ -17,13 +17,14 @@ from guardwrap.outcomes.estimates import (
 )
 from guardwrap.outcomes.obstacle import Obstacle
 from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
-from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER, withheld
+from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, NO_CALL, OTHER, SAMPLER, withheld
 
 __all__ = [
     "APPROXIMATE",
     "EXACT",
     "FEW",
     "MANY_CUT_OFF",
+    "NO_CALL",
     "OTHER",
     "SAMPLER",
     "Draw",

@@ -16,6 +16,7 @@ __all__ = [
     "APPROXIMATE",
     "EXACT",
     "MANY_CUT_OFF",
+    "NO_CALL",
     "OTHER",
     "SAMPLER",
     "report_advice",
@@ -117,6 +118,12 @@ def report_advice(report: Report) -> str:
     return advice if rule is None else f"{withheld(rule)}; {advice}"
 
 
+NO_CALL = "no call of a tool"
+"""The place of a message without a call, where one is required."""
+
+_BEYOND = "Masked(beyond_truncation=True)"
+
+
 def withheld(rule: str) -> str:
     """Say why a fallback was not returned.
 
@@ -141,6 +148,11 @@ def _without_fallback(report: Report) -> str:
     ][:2]
     blame = f"{', '.join(worst)}; " if worst else ""
     remedies = "" if report.obstacle is None else " and ".join(report.obstacle.remedies())
+    if report.obstacle is not None and report.obstacle.truncates and (report.proposal or "").endswith(", masked"):
+        remedies = f"{remedies}, or proposal={_BEYOND}"
+    missing = sum(places.get(NO_CALL, 0) for places in report.places.values())
+    if report.proposal is None and report.mode != "endpoint" and 2 * missing > report.usage.attempts:
+        return f"{blame}to have the model call a tool, pass proposal={_BEYOND}, whose texts are g'"
     if remedies and report.ended == "impossible":
         return f"{blame}{remedies}, weaken the constraint, or describe it in the prompt"
     if report.ended == "impossible":

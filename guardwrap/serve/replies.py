@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from guardwrap.constraints.stop_strings import GrowingCut, cut
 from guardwrap.messages.answer_message import answer_message, finish_reason
-from guardwrap.outcomes import MANY_CUT_OFF, Draw, Outcome, Report
+from guardwrap.outcomes import MANY_CUT_OFF, NO_CALL, Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
@@ -63,6 +63,8 @@ def _changes(report: Report, request: ParsedRequest) -> list[str]:
     options, cut_off = request.options, report.cut_off / max(1, report.usage.attempts)
     length = request.length_field or ("max_output_tokens" if request.prompt_field == "input" else "max_tokens")
     longer = [f"a {length} above {options['max_new_tokens']}"] if cut_off >= MANY_CUT_OFF else []
+    if options.get("proposal") is None and any(NO_CALL in places for places in report.places.values()):
+        return [*longer, "no guardwrap.sampler, so that tokens are masked until there is a call"]
     masked = [] if options.get("proposal") else ['"guardwrap": {"proposal": "masked", "sampler": "qrs"}']
     fields = {**_OFF, "max_new_tokens": f"a {length} above {options.get('max_new_tokens')}"}
     off = [] if report.obstacle is None else [fields[name] for name in report.obstacle.names if name in fields]
