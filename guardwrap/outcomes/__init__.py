@@ -18,13 +18,23 @@ from guardwrap.outcomes.estimates import (
 from guardwrap.outcomes.obstacle import Obstacle
 from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
 from guardwrap.outcomes.remedies import Remedy
-from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER, report_blame, withheld
+from guardwrap.outcomes.report_words import (
+    APPROXIMATE,
+    EXACT,
+    MANY_CUT_OFF,
+    NO_CALL,
+    OTHER,
+    SAMPLER,
+    report_blame,
+    withheld,
+)
 
 __all__ = [
     "APPROXIMATE",
     "EXACT",
     "FEW",
     "MANY_CUT_OFF",
+    "NO_CALL",
     "OTHER",
     "SAMPLER",
     "Draw",

@@ -56,6 +56,11 @@ class Obstacle:
         return [_OFF.get(name, f"leave out {name}") for name in self.names]
 
     @property
+    def truncates(self) -> bool:
+        """Whether only truncation, such as top-k, is the obstacle."""
+        return all(name in _OFF and name != "max_new_tokens" for name in self.names)
+
+    @property
     def names(self) -> list[str]:
         """The names of the settings, without their values."""
         return [setting.partition("=")[0] for setting in self.settings]

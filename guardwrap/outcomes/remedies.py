@@ -28,6 +28,12 @@ class Remedy(StrEnum):
     MASK = "mask"
     """A masked proposal: most attempts were stopped at a token that it leaves out."""
 
+    BEYOND = "beyond"
+    """A mask that may go beyond truncation: ``top_k``, for one, left it no token."""
+
+    CALLS = "calls"
+    """A mask that begins a call of a tool: most attempts have no call, where one is required."""
+
     BUDGET = "budget"
     """More of the budget."""
 

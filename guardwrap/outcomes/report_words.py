@@ -17,6 +17,7 @@ __all__ = [
     "APPROXIMATE",
     "EXACT",
     "MANY_CUT_OFF",
+    "NO_CALL",
     "OTHER",
     "SAMPLER",
     "report_advice",
@@ -124,6 +125,12 @@ def report_advice(report: Report) -> str:
     return advice if rule is None else f"{withheld(rule)}; {advice}"
 
 
+NO_CALL = "no call of a tool"
+"""The place of a message without a call, where one is required."""
+
+_BEYOND = "Masked(beyond_truncation=True)"
+
+
 def withheld(rule: str) -> str:
     """Say why a fallback was not returned.
 
@@ -180,6 +187,8 @@ def _in_words(remedy: Remedy, report: Report) -> str:
     return {
         Remedy.SAMPLING: "let the model sample",
         Remedy.TEXTS: "allow the model more tokens, such as with top_k=0",
+        Remedy.BEYOND: f"pass proposal={_BEYOND}",
+        Remedy.CALLS: f"to have the model call a tool, pass proposal={_BEYOND}, whose texts are g'",
         Remedy.BUDGET: "raise the budget",
         Remedy.CONSTRAINT: "weaken the constraint",
         Remedy.PROMPT: "describe it in the prompt",

@@ -10,7 +10,7 @@ from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits, tail_in_words
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, MANY_CUT_OFF, OTHER, Estimate, Outcome, Remedy, Report, Usage, heavy_tail
+from guardwrap.outcomes import FEW, MANY_CUT_OFF, NO_CALL, OTHER, Estimate, Outcome, Remedy, Report, Usage, heavy_tail
 from guardwrap.scheduling.request_state import RequestState
 
 __all__ = ["outcome_of", "with_earlier"]
@@ -145,13 +145,16 @@ def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
 
 def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     """Return what may help a request that lacks texts, as far as its call can do it."""
-    ways, obstacle = state.request.ways, state.inquiry.obstacle
+    ways, obstacle, mask = state.request.ways, state.inquiry.obstacle, state.request.mask
     if state.ended in (None, "complete", "error"):
         return ()
     if state.ended == "deterministic":
         return (Remedy.SAMPLING, Remedy.CONSTRAINT)
     if not state.attempts and state.ended in ("timeout", "deadline"):
         return (Remedy.TIME,)
+    without_call = sum(counts[NO_CALL] for counts in state.places.values())
+    if Remedy.MASK in ways and 2 * without_call > state.attempts:
+        return (Remedy.CALLS,)
     if state.ended == "impossible":
         if asked and state.is_ruled_out:  # by the prompt alone, whatever follows it
             return (Remedy.CONSTRAINT,)
@@ -160,10 +163,12 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     else:
         rejected = state.attempts - state.satisfied
         chosen = [Remedy.SETTINGS] if obstacle is not None else []
+        narrow = mask is not None and not mask.beyond and obstacle is not None and obstacle.truncates
+        chosen += [Remedy.BEYOND] if narrow else []
         chosen += [Remedy.LENGTH] if state.cut_off >= MANY_CUT_OFF * state.attempts else []
         chosen += [Remedy.MASK] if 2 * state.stopped >= rejected > 0 else []
         chosen += [Remedy.BUDGET, Remedy.CONSTRAINT, Remedy.PROMPT]
-    always = (Remedy.SETTINGS, Remedy.BUDGET, Remedy.CONSTRAINT)
+    always = (Remedy.SETTINGS, Remedy.BEYOND, Remedy.BUDGET, Remedy.CONSTRAINT)
     return tuple(remedy for remedy in chosen if remedy in always or remedy in ways)
 
 

@@ -217,7 +217,7 @@ def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:
             raise bad(f"{where}.tools.{i}", "give {'type': 'function', 'function': {'name': NAME}}")
         names.append(function["name"])
     if not names:
-        raise bad(f"{where}.tools", "give a list of at least one tool")
+        raise bad("tool_choice", "the type 'allowed_tools' needs a list of at least one tool")
     return {"mode": allowed["mode"], "names": names}
 
 

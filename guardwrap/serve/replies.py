@@ -74,6 +74,8 @@ def _changes(report: Report, request: ParsedRequest) -> list[str]:
         Remedy.SETTINGS: [field for name in names for field in turned_off.get(name, [])],
         Remedy.TEXTS: [_OFF["top_k"]],
         Remedy.LENGTH: longer,
+        Remedy.CALLS: ["no guardwrap.sampler, so that tokens are masked until there is a call"],
+        Remedy.BEYOND: ['"guardwrap": {"proposal": {"masked": {"beyond_truncation": true}}}'],
         Remedy.MASK: ['"guardwrap": {"proposal": "masked"}'],
     }
     fields = [field for remedy in report.remedies for field in changes.get(remedy, [])]

@@ -30,6 +30,7 @@ _CHAT_PLACES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format.json_schema": "text.format",
+    "tool_choice.allowed_tools": "tool_choice",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }

@@ -26,7 +26,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import PLAIN_TEXT
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
-from guardwrap.outcomes import Draw
+from guardwrap.outcomes import NO_CALL, Draw
 
 __all__ = ["NO_CALLS", "ToolCalls"]
 
@@ -202,7 +202,9 @@ class ToolCalls(Constraint):
     def place_in(self, draw: Draw, /) -> str | None:
         """Return the first place in the calls that is invalid, such as ``$.get_weather.arguments.city``."""
         calls = dict(draw.parts or ()).get("tool_calls", ())
-        if len(calls) < self.least or (self.most is not None and len(calls) > self.most):
+        if len(calls) < self.least:
+            return NO_CALL
+        if self.most is not None and len(calls) > self.most:
             return "wrong number of calls"
         try:
             with charged(draw):
