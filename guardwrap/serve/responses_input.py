@@ -118,8 +118,8 @@ def _piece(item: Any, where: str) -> dict[str, Any]:
     call_id = _string(fields, "call_id", where)
     if kind == "function_call_output":
         output = _content(fields.get("output"), f"{where}.output", ("input_text",))
-        name = {"name": _string(fields, "name", where)} if "name" in fields else {}
-        return {"role": "tool", "tool_call_id": call_id, **name, "content": output}
+        named = {"name": _string(fields, "name", where)} if "name" in fields else {}
+        return {"role": "tool", "tool_call_id": call_id, **named, "content": output}
     function = {"name": _string(fields, "name", where), "arguments": _string(fields, "arguments", where)}
     return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}]}
 
