@@ -141,8 +141,8 @@ class Dialect:
             return True
         if step.emitted:
             return step.emitted[0] in possible
-        ends = step.state is not None and step.state.pending != self.pending
-        return ends and (bool(self.pending) or self.leaves or possible == [","])
+        moved = step.state is not None and step.state.pending != self.pending
+        return moved and (bool(self.pending) or self.leaves or possible == [","])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,8 +451,9 @@ class InlineTags(Dialect):
         match = tags.closing.search(text, partial=True)
         ready, pending = (text, "") if match is None else (text[: match.start()], text[match.start() :])
         if match is not None and not match.partial:
-            whole = is_text or self._after_json(ready, arguments)
-            if is_text or (whole and not (whole.quoted or whole.depth) and self._ends(arguments.read(ready))):
+            whole = None if is_text else self._after_json(ready, arguments)
+            ends = whole is not None and not (whole.quoted or whole.depth) and self._ends(arguments.read(ready))
+            if is_text or ends:
                 state = replace(self, pending="", key=None, quoted=False, digits=0)
                 yield _Step(state, _escaped(ready) + '"' if is_text else ready)
             return
@@ -464,8 +465,9 @@ class InlineTags(Dialect):
         if is_text:
             yield _Step(replace(self, pending=pending, fresh=fresh), _escaped(ready))
             return
-        if (state := replace(self, pending=pending, fresh=fresh)._after_json(ready, arguments)) is not None:
-            yield _Step(state, ready)
+        after = replace(self, pending=pending, fresh=fresh)._after_json(ready, arguments)
+        if after is not None:
+            yield _Step(after, ready)
 
     def _ends(self, arguments: Monitor) -> bool:
         """Whether a value that is JSON may end here."""

@@ -120,8 +120,8 @@ def _piece(item: Any, where: str) -> dict[str, Any]:
         output = _content(fields.get("output"), f"{where}.output", ("input_text",))
         named = {"name": _string(fields, "name", where)} if "name" in fields else {}
         return {"role": "tool", "tool_call_id": call_id, **named, "content": output}
-    function = {"name": _string(fields, "name", where), "arguments": _string(fields, "arguments", where)}
-    return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}]}
+    call = {"name": _string(fields, "name", where), "arguments": _string(fields, "arguments", where)}
+    return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
 
 
 def _message(fields: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from guardwrap.messages.regions import MessageRegions
 from guardwrap.outcomes import Draw
 from guardwrap.testing import World, goodness_of_fit
 from tests import fixtures_models
-from tests.messages.test_message_parts import parts_of
-from tests.messages.test_parsed_message import region_of
+from tests.messages.test_parsed_message import parts_of, region_of
 
 CHAT = [{"role": "user", "content": "a"}]
 

@@ -10,6 +10,7 @@ from guardwrap import ToolCalls
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.messages import call_syntax
 from guardwrap.messages.call_syntax import CallWriting, hastened
+from guardwrap.messages.parsed_message import message_parts
 from guardwrap.messages.regions import MessageRegions
 from guardwrap.messages.templates import FAMILIES
 from guardwrap.outcomes import Draw
@@ -74,11 +75,12 @@ def random_schema(chance: random.Random, depth: int = 0) -> dict[str, Any]:
         return {"type": "array", "items": random_schema(chance, depth + 1), "minItems": chance.randrange(2)}
     if kind == "object":
         return random_object(chance, depth + 1)
-    return {
+    kinds_of: dict[str, dict[str, Any]] = {
         "enum": {"type": "string", "enum": ["left turn", 'a "b"', "é"]},
         "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "limits": {"type": "string", "minLength": 2, "maxLength": 5},
-    }.get(kind, {"type": kind})
+    }
+    return kinds_of.get(kind, {"type": kind})
 
 
 def random_object(chance: random.Random, depth: int = 0) -> dict[str, Any]:
@@ -119,19 +121,19 @@ def written(
         step = next(((letter, after) for letter, after in following if after.verdict is not Verdict.VIOLATED), None)
         if step is None:
             return text
-        if any(branch.phase != "call" for branch in monitor.branches) and text and chance.random() < 0.7:
-            if not fault_of(text, rule, regions):
-                return text
+        may_end = text and any(branch.phase != "call" for branch in monitor.branches) and chance.random() < 0.7
+        if may_end and not fault_of(text, rule, regions):
+            return text
         text, monitor = text + step[0], step[1]
     raise AssertionError(f"it does not end: {text!r}")
 
 
 def fault_of(text: str, rule: ToolCalls, regions: MessageRegions) -> str:
     """Return what the family's parser and the rule find wrong with a message."""
-    state, events = regions.read(text)
-    parts = state.parts(events)
-    if parts is None:
+    message = regions.read(text)[0].message()
+    if message is None:
         return "cannot be parsed"
+    parts = message_parts(message)
     if dict(parts).get("answer"):
         return "has an answer"
     return rule.fault_of(Draw("", (), text, parts=parts))

@@ -33,7 +33,7 @@ from guardwrap.testing import World
 from tests.messages.test_templates import CHAT, SYNTAX, Syntax, world_of
 
 REPORT = Report("exactly", "rejection", 1, 1, 1, "complete", Usage(1, 1), Budget(), None, {}, "0")
-OWN = {
+OWN: dict[str, dict[str, Any]] = {
     "no strip": {"content": {"content_args": {"strip": False}}},
     "own join": {"content": {"repeats": True, "join": " | "}},
     "a list of texts": {"content": {"repeats": True}},
@@ -43,7 +43,7 @@ OWN = {
 """Changes of the template of Qwen, for tokenizers that have a ``response_template`` of their own."""
 
 MORE = ["hello", " hi \n", " \n ", "<plan>", "</plan>", "a", "b", "|"]
-ANY = {part: Part(message=part, missing="pass") for part in ("answer", "reasoning", "tool_calls")}  # type: ignore[arg-type]
+ANY = {part: Part(message=part, missing="pass") for part in ("answer", "reasoning", "tool_calls")}
 RULES: list[Constraint] = [
     *(rule for part in ANY.values() for rule in (~Regex("hi", on=part), Regex("hello", on=part))),
     *(Regex(r"hello(\nhi)*", on=on, match="fullmatch") for on in ("answer", "reasoning")),
@@ -136,7 +136,7 @@ def regions_of(name: str, answer: str, ended: bool) -> dict[str, list[Any]] | No
     own = writer(name)
     prompt = own.world.tokenizer.decode(own.prompt.law.prompt_ids)
     try:
-        parser = own.call.pipe.tokenizer.get_response_parser(prefix=prompt)  # type: ignore[union-attr]
+        parser = own.call.pipe.tokenizer.get_response_parser(prefix=prompt)
         events = [*parser.initial_events, *parser.feed(answer + (own.syntax.end if ended else ""))]
         events += parser.finalize()[1]
     except ValueError:
@@ -208,7 +208,7 @@ def http_differences(draw: Draw, strings: Mapping[str, Any], stops: tuple[str, .
     deltas = [chunk["choices"][0]["delta"] for chunk in Reply(request).text(draw, 0, 0)]
     functions = [each["function"] for delta in deltas for each in delta.get("tool_calls", ())]
     streamed = ["".join(delta.get(key) or "" for delta in deltas) for key in ("content", "reasoning_content")]
-    yield from same("a stream", *streamed, functions)  # type: ignore[arg-type]
+    yield from same("a stream", streamed[0], streamed[1], functions)
     events = list(ResponsesReply(request, None).text(draw, 0, 0))
     pieces = {kind: "".join(each["delta"] for each in events if each["type"] == f"response.{kind}.delta")
               for kind in ("output_text", "reasoning_text")}  # fmt: skip

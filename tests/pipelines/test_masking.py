@@ -538,7 +538,11 @@ def is_dead(world: World, ids: tuple[int, ...]) -> bool:
 def attempts_beyond(world: World, top_k: int, count: int, **options: Any) -> list[Attempt]:
     sampler, attempts = collecting(weigh=False)
     budget = Budget(max_attempts=count)
-    how = {"proposal": Masked(unseen=0.0, beyond_truncation=True), "on_exhausted": "none", "budget": budget}
+    how: dict[str, Any] = {
+        "proposal": Masked(unseen=0.0, beyond_truncation=True),
+        "on_exhausted": "none",
+        "budget": budget,
+    }
     guarded = GuardedGenerator(world.pipeline(), RULE, seed=4, sampler=sampler, **how)
     guarded.run(world.prompt, num_return_sequences=count, **{**world.settings, "top_k": top_k}, **options)
     return attempts[0]
@@ -552,7 +556,7 @@ def test_beyond_truncation_only_where_it_leaves_no_token(batch_size: int, monkey
     assert 0 < sum(law[ids] for ids in law if ids in beyond) < 1, "this world goes beyond for some texts"
     states: list[AttemptState] = []
     settle = token_sampling._settle
-    monkeypatch.setattr(token_sampling, "_settle", lambda some: (states.extend(some), settle(some)))
+    monkeypatch.setattr(token_sampling, "_settle", lambda some: (states.__iadd__(some), settle(some)))
     attempts = attempts_beyond(world, 2, DRAWS, batch_size=batch_size)
     assert goodness_of_fit([attempt.draw.token_ids for attempt in attempts], by_text(normal, law)) > FITS
     for attempt in attempts:
