@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
-__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "tail_in_words", "upwards"]
+__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "one_of", "tail_in_words", "upwards"]
 
 
 LARGE = 10**15
@@ -42,6 +42,12 @@ def blamed(rejections: Mapping[str, int], attempts: int) -> dict[str, str]:
             parts[label] = f"{count:,} of {'the other ' if parts else ''}{left:,}"
             left -= count
     return parts
+
+
+def one_of(choices: Sequence[str]) -> str:
+    """Join choices: "a", "a or b", "a, b, or c"."""
+    *others, last = choices
+    return f"{', '.join(others)}{',' * (len(others) > 1)} or {last}" if others else last
 
 
 def digits(figure: float) -> str:

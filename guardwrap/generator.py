@@ -18,7 +18,7 @@ from guardwrap.constraints.explanation import Explanation
 from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
-from guardwrap.planning.choice import is_unchosen, with_choice
+from guardwrap.planning.choice import is_unchosen, with_choice, without_choice
 from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
@@ -198,7 +198,8 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         path
-            The file, such as ``"robot.npz"``. An existing one is replaced. ``Twisted(learned=path)`` uses it.
+            The file, such as ``"robot.safetensors"``, in the format of that name. An existing one is replaced.
+            ``Twisted(learned=path)`` uses it.
 
         Raises
         ------
@@ -215,9 +216,8 @@ class GuardedGenerator(PipelineLike):
 
     def _job(self, prompts: Iterable[Any], options: Mapping[str, Any], span: CallSpan) -> tuple[Any, Job]:
         """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
-        job = self._read(options)
-        prompts, job = with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
-        return prompts, dataclasses.replace(job, span=span)
+        job = dataclasses.replace(self._read(options), span=span, called=span.began)
+        return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
@@ -326,6 +326,7 @@ class GuardedGenerator(PipelineLike):
         on_text: OnText | None = None,
         on_piece: OnPiece | None = None,
         on_busy: OnBusy | None = None,
+        called: float | None = None,
         **options: Any,
     ) -> AsyncGenerator[Outcome, None]:
         """Generate like ``arun``, and yield outcomes one by one, in the order of the prompts.
@@ -346,6 +347,8 @@ class GuardedGenerator(PipelineLike):
         on_busy
             Called with True when the call joins the batch, and with False once nothing more is computed for it (after
             a cancellation: at the end of the running step). It may run in any thread.
+        called
+            The moment from which the budget's ``timeout`` counts, by ``time.monotonic()``; None for now.
 
         Raises
         ------
@@ -359,10 +362,14 @@ class GuardedGenerator(PipelineLike):
                 raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
             threads = self._session.threads
             given, job = inputs.prompts, await threads.run(partial(self._read, options))
+            job = dataclasses.replace(job, span=span, called=span.began if called is None else called)
             if is_unchosen(job):
                 choice = partial(with_choice, self._session, given, options, job)
-                given, job = await threads.plan(partial(span.within, choice), on_busy)
-            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, span=span, pass_on=passing(on_piece))
+                try:
+                    given, job = await threads.plan(partial(span.within, choice), on_busy, job.seconds_left)
+                except TimeoutError:  # other plans were in the way
+                    job = without_choice(self._session, options, job)
+            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, pass_on=passing(on_piece))
             async with aclosing(job.aserved(await job.arequests(given))) as served:
                 async for prompt, constraint, outcome in served:
                     yield await threads.run(partial(self._delivery.completed, job, prompt, constraint, outcome))
@@ -431,7 +438,8 @@ class GuardedGenerator(PipelineLike):
             as the plan costs at most a tenth of the expected attempts of the run. (At least 8 are drawn, and 64 for
             each way without a twist if none passes.)
         max_seconds
-            The most seconds that the plan may take: no attempt starts after that. None for no limit.
+            The most seconds that the plan may take. Attempts that still run then are dropped, and the plan says so: its
+            figures then favor short texts. None for no limit.
 
         Returns
         -------
@@ -469,7 +477,7 @@ class GuardedGenerator(PipelineLike):
         """
         with streaming(options) as streamer, call_span(self._session, inputs, options) as span:
             job, prompts, begins = self._session.tensor_job(inputs, options)
-            job = dataclasses.replace(job, pass_on=streamer.pass_on)
+            job = dataclasses.replace(job, pass_on=streamer.pass_on, called=span.began)
             served = list(job.served(job.requests_of(prompts)))
             outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
             raise_if_short("raise", outcomes, self._session.call_class.sampling)

@@ -141,17 +141,28 @@ class Masked:
         share of the remaining probability. If 2048 judgements do not suffice, the report gives the actual share. An
         unseen token that violates the constraint ends its attempt. Which tokens are judged depends on the model's
         probabilities and not on the draws, so a' is a distribution with known weights.
+    beyond_truncation
+        Whether a token is drawn beyond ``top_k``, ``top_p`` and ``min_p`` where these leave none that the mask allows:
+        the mask is then applied before them, as engines for structured output do at every token, and the report says
+        so. Your model itself cannot draw such a text. So it is worth nothing to samplers that weigh, and they reject it
+        at that token.
 
     Notes
     -----
     An attempt is rejected if the settings, such as ``top_k``, leave no token. If that holds for all texts, the run ends
-    as ``"impossible"``. A mask that takes more than 0.5 s for one token, or 0.02 s per token on average, is given up:
-    the remaining tokens of that prompt are drawn without it, and the report says so.
+    as ``"impossible"``, and the error names the setting. A mask that takes more than 0.5 s for one token, or 0.02 s per
+    token on average, is given up: the remaining tokens of that prompt are drawn without it, and the report says so.
+
+    Where ``ToolCalls`` requires a call, a text that is not weighed is reasoning, if the model's family reasons, and
+    calls in the syntax of the family: it begins with them and ends after them. Objects have the properties that their
+    schemas list. Reasoning ends at half of the token limit, and arguments end soon after three quarters of it. With
+    ``"qrs"`` and ``"imh"`` everything that the constraint allows stays possible.
 
     Raises
     ------
     UsageError
-        If ``unseen`` is not in [0, 1), or the proposal is masked already.
+        If ``unseen`` is not in [0, 1), ``beyond_truncation`` is neither True nor False, or the proposal is masked
+        already.
 
     Examples
     --------
@@ -162,8 +173,11 @@ class Masked:
 
     proposal: Any = None
     unseen: float = 1e-3
+    beyond_truncation: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.beyond_truncation, bool):
+            raise UsageError(f"Masked(beyond_truncation={self.beyond_truncation!r}): give True or False")
         if not is_number(self.unseen) or not 0 <= self.unseen < 1:
             raise UsageError(f"Masked(unseen={self.unseen!r}): give a share of at least 0 and below 1")
         if isinstance(self.proposal, Masked | Twisted):
@@ -190,8 +204,12 @@ class Twisted:
 
     ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
-    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g. A learned ψ bounds no
-    weight, so the correction has the distance that the report gives.
+    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g, to within the
+    distance that the report gives.
+
+    Whatever ψ and v are, a'(y) is at least a(y) / 20 for each text y. If the tokens so far have the weight W = a/a',
+    the model's own distribution has a share of W / 20 in the next step, where a token would get less than that. So no
+    weight is above 20, and texts that make up a share s of g come once in 20 / (s Z) attempts, or more often.
 
     Parameters
     ----------
@@ -203,7 +221,9 @@ class Twisted:
         their weights vary less. None for 0.65, or 0.8 if a text must be complete to pass.
     learned
         A file that ``GuardedGenerator.save_twist`` wrote for the same constraint. ψ is read from it and not learned
-        again, so the texts of a seed are the same in each process. None to learn ψ.
+        again, so the texts of a seed are the same in each process. Nothing in the file is executed. Reports of
+        ``"qrs"`` allow for what it may hide: the upper end of the TVD includes the largest share of g that no attempt
+        may have drawn, given that no weight is above 20. None to learn ψ.
     attempts
         The number of attempts to learn ψ and v from, of all prompts together, at least 64. Learning ends earlier where
         attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must be complete to pass.

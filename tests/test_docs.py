@@ -1,7 +1,6 @@
 """The documentation: its code runs as written, its pictures show what is so, and it builds without a warning."""
 
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -25,6 +24,7 @@ from guardwrap.constraints import ConstraintFile, load, parse
 from tests.backends.endpoint.fixtures_server import Server
 from tests.cli.fixtures_commands import run
 from tests.fixtures_models import storyteller
+from tests.test_examples import LOCAL_PAGES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -97,23 +97,6 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             path = example.relative_to(ROOT)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump({**yaml.safe_load(example.read_text()), **small}))
-        if page == "declare.md":
-            Path("house").mkdir(exist_ok=True)
-            (promises,) = (block for block in blocks(page, "yaml") if "catalogue:no-urls" in block)
-            Path("house/promises.yaml").write_text(promises)
-        if page == "batches.md":
-            lines = [line.strip() for line in (ROOT / "docs" / page).read_text().splitlines()]
-            asked = [json.loads(line) for line in lines if line.startswith('{"prompt"')]
-            easy = {"constraint": {"kind": "length", "min": 0}, "constraints": [{"file": "short.yaml"}]}  # to the model
-            asked = [{name: easy.get(name, value) for name, value in each.items()} for each in asked]
-            Path("batch.jsonl").write_text("\n".join(map(json.dumps, asked)))
-            Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
-            rows = [line for line in lines if line.startswith('{"id"')]
-            Path("rows.jsonl").write_text("\n".join(rows))
-            # A rule that the tiny model keeps:
-            none = "[{kind: keyword, words: '{must_mention}', match: none}, {kind: regex, pattern: '{n}?'}]"
-            Path("mention.yaml").write_text(f"guardwrap: 1\nfields: [must_mention, n]\nconstraint: {none}\n")
-            Path("short.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, min: 0}\n")
         if page == "adapters.md":
             put_adapters(model, load("rules.yaml"))
 
@@ -166,6 +149,8 @@ AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/s
 RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
 # What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
 BEYOND = {"structured.md", "integrations.md", "judges.md"}
+# The commands of these are run in test_examples.py too, as their reader runs them.
+RUN_ELSEWHERE = {SERVED, AGENTS, RAY, *(Path(page).name for page in LOCAL_PAGES)}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +186,7 @@ def test_negative_control_a_block_with_a_wrong_name_fails(model: Any, given: Any
         run_python("wrap.md", right.replace('"seed": 1', '"sed": 1'), model)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page) and page not in {SERVED, AGENTS, RAY}])
+@pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page) and page not in RUN_ELSEWHERE])
 def test_commands_run(page: str, given: Any) -> None:
     given(page)
     for line in command_lines(page):

@@ -5,10 +5,15 @@ Covers ``__main__.py`` too.
 
 import io
 import json
+import os
 import re
 import runpy
+import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,7 @@ from typing import Any
 import pytest
 
 from guardwrap.constraints import load, parse
-from guardwrap.testing import World, character_tokenizer
+from guardwrap.testing import character_tokenizer
 from guardwrap.training import read_settings
 from guardwrap.training.rounds import rounds
 from tests.cli.fixtures_commands import run
@@ -179,29 +184,107 @@ def test_yaml_blocks_are_constraint_files() -> None:
         parse(block)
 
 
-@pytest.mark.usefixtures("command_line")
-def test_commands_of_the_readme(tmp_path: Path, world: World) -> None:
-    """Each `guardwrap …` line runs as written, on a small model."""
-    model = tmp_path / "model"
-    world.model.save_pretrained(model)
-    world.tokenizer.save_pretrained(model)
-    (tmp_path / "rules.yaml").write_text(blocks("README.md", "yaml")[0])
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "ab"}\n')
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "page.json").write_text('{"title": "What was measured", "sections": []}')
-    lines = re.findall(r"^    guardwrap (.*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.M)
-    assert len(lines) >= 4
-    for line in lines:
-        arguments = re.findall(r"\"[^\"]*\"|\S+", line)
-        arguments = [argument.strip('"') for argument in arguments]
-        if arguments[0] in ("generate", "plan"):
-            arguments += ["--model", str(model), "--max-attempts", "3"]
-        done = run(*arguments)
-        assert done.exit_code in (0, 3), done.output
+LOCAL_PAGES = ["README.md", "docs/batches.md", "docs/declare.md", "docs/own-constraint.md", "docs/wrap.md"]
+"""Pages whose commands use the embedded model, or none. Others need another model, a server or Ray: test_docs.py,
+tests/serve and tests/ray run them."""
+
+CPU_SECONDS = 20.0
+"""The most processor seconds of a command: a reader who tries one waits for about as long."""
 
 
-def test_the_command_is_there() -> None:
-    """As a process of its own, once: the lines of the README run in this one."""
-    done = subprocess.run([sys.executable, "-m", "guardwrap", "--help"], cwd=ROOT, capture_output=True, text=True)
+def command_lines(page: str) -> list[list[str]]:
+    lines = re.findall(r"^    guardwrap (.*?)(?:  +#.*)?$", (ROOT / page).read_text(), re.M)
+    return [shlex.split(line) for line in lines]
+
+
+def put_files_of(page: str) -> None:
+    """Write what the reader of a page has beside it: the files that it shows, and those that it names."""
+    yaml = blocks(page, "yaml")
+    rules = next((block for block in yaml if "guardwrap:" in block and "fields:" not in block), None)
+    Path("rules.yaml").write_text(rules or "guardwrap: 1\nconstraint: {kind: keyword, words: [tea, coffee]}\n")
+    lines = [line.strip() for line in (ROOT / page).read_text().splitlines()]
+    if page == "README.md":
+        Path("prompts.jsonl").write_text('{"prompt": "I like a cup of"}\n{"prompt": "Each morning I drink a cup of"}\n')
+        Path("results").mkdir()
+        Path("results/page.json").write_text('{"title": "What was measured", "sections": []}')
+    if page == "docs/batches.md":
+        Path("batch.jsonl").write_text("\n".join(line for line in lines if line.startswith('{"prompt"')))
+        Path("rows.jsonl").write_text("\n".join(line for line in lines if line.startswith('{"id"')))
+        Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
+        Path("short.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 200}\n")
+        Path("mention.yaml").write_text(next(block for block in yaml if "fields:" in block))
+    if page == "docs/declare.md":
+        Path("house").mkdir()
+        Path("house/promises.yaml").write_text(next(block for block in yaml if "catalogue:no-urls" in block))
+    if page == "docs/own-constraint.md":
+        python = [block for block in blocks(page, "python") if "def " in block]
+        Path("rules.py").write_text("from guardwrap import Verdict, constraint\n" + "\n".join(python[2:3]))
+
+
+class TakesTooLong(BaseException):
+    """A command has used up its processor seconds. No command catches this."""
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """End what takes more processor seconds than a command may."""
+
+    def over(*_: object) -> None:
+        raise TakesTooLong
+
+    before = signal.signal(signal.SIGPROF, over)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
+def cpu_of(arguments: list[str]) -> float:
+    """Run a command in this process, where the model is loaded already; return the processor seconds that it takes."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    began = time.process_time()
+    done = run(*arguments)
+    took = time.process_time() - began
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    assert done.exit_code == 0, f"guardwrap {shlex.join(arguments)}: {done.output} {done.exception!r}"
+    return took
+
+
+@pytest.fixture(scope="module")
+def to_load(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Processor seconds that a command takes to start and to load the model, measured as a process of its own."""
+    ask = ["generate", "a", "-c", "catalogue:one-line", "--max-new-tokens", "1"]
+    began = os.times()
+    done = subprocess.run(
+        [sys.executable, "-m", "guardwrap", *ask],
+        cwd=tmp_path_factory.mktemp("loads"),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    ended = os.times()
     assert done.returncode == 0, done.stderr
-    assert "catalogue" in done.stdout
+    return ended.children_user + ended.children_system - began.children_user - began.children_system
+
+
+@pytest.mark.parametrize("page", LOCAL_PAGES)
+@pytest.mark.usefixtures("command_line", "loaded", "limited")
+def test_commands_end_soon(page: str, to_load: float) -> None:
+    """Each ``guardwrap …`` line runs as written, and with the time to load the model it ends within the limit.
+
+    This is the only limit on time in the tests: a newcomer who tries a command that does not end tries no second one.
+    """
+    put_files_of(page)
+    lines = command_lines(page)
+    assert lines
+    for arguments in lines:
+        loads = arguments[0] in ("generate", "plan", "doctor")
+        took = cpu_of(arguments) + (to_load if loads else 0)
+        sys.stdout.write(f"{took:5.1f} s  guardwrap {shlex.join(arguments)}\n")  # shown by pytest -rP
+        assert took <= CPU_SECONDS, f"guardwrap {shlex.join(arguments)} takes {took:.1f} processor seconds"
+
+
+@pytest.mark.usefixtures("command_line", "loaded", "limited")
+def test_negative_control_a_command_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_examples.CPU_SECONDS", 0.5)
+    with pytest.raises(TakesTooLong):
+        cpu_of(["generate", "The lighthouse", "-c", "catalogue:single-sentence", "--max-new-tokens", "40"])

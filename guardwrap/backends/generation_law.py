@@ -10,8 +10,16 @@ from typing import Any, Literal
 import torch
 import transformers
 from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    MinPLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
-__all__ = ["GenerationLaw", "ended_rows"]
+__all__ = ["TRUNCATIONS", "GenerationLaw", "ended_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +96,11 @@ class GenerationLaw:
         return self.mode == "sample" and self.max_time is None and not self.own_functions
 
     @cached_property
+    def untruncated(self) -> LogitsProcessorList:
+        """The warpers without those that leave out tokens, such as top-k."""
+        return LogitsProcessorList(warper for warper in self.warpers if type(warper) not in TRUNCATIONS)
+
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """Notes for reports, one sentence each."""
         return (_STATE.format(", ".join(self.own_functions)),) if self.own_functions else ()
@@ -99,6 +112,16 @@ class GenerationLaw:
         exact = (tuple((name, _exact(value)) for name, value in each) for each in settings)
         return (self.mode, *zip(map(type, self.warpers), exact, strict=True))
 
+
+TRUNCATIONS: dict[type, tuple[str, str]] = {
+    TopKLogitsWarper: ("top_k", "top_k"),
+    TopPLogitsWarper: ("top_p", "top_p"),
+    MinPLogitsWarper: ("min_p", "min_p"),
+    TypicalLogitsWarper: ("typical_p", "mass"),
+    EpsilonLogitsWarper: ("epsilon_cutoff", "epsilon"),
+    EtaLogitsWarper: ("eta_cutoff", "epsilon"),
+}
+"""The warpers that leave out tokens: name of the setting, and the attribute with its value."""
 
 _STATE = (
     "{} is not from transformers; if its result depends on more than the token ids and scores that it receives, such "

@@ -17,25 +17,19 @@ import numpy.typing as npt
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation import (
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     SequenceBiasLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
 )
 
 from guardwrap.backends.dead_prefixes import Candidates
-from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.backends.token_sampling import candidates_of
 from guardwrap.outcomes import Obstacle
 from guardwrap.scheduling.backend import AttemptState, Diagnosis, Ids, Launch, Lookahead
@@ -53,12 +47,7 @@ NOTABLE = 0.005
 """The part of a probability that tokens which are not judged may have, if the probability is not called a bound."""
 
 _NAMES: dict[type, tuple[str, str | None]] = {
-    TopKLogitsWarper: ("top_k", "top_k"),
-    TopPLogitsWarper: ("top_p", "top_p"),
-    MinPLogitsWarper: ("min_p", "min_p"),
-    TypicalLogitsWarper: ("typical_p", "mass"),
-    EpsilonLogitsWarper: ("epsilon_cutoff", "epsilon"),
-    EtaLogitsWarper: ("eta_cutoff", "epsilon"),
+    **TRUNCATIONS,
     MinLengthLogitsProcessor: ("min_length", "min_length"),
     MinNewTokensLengthLogitsProcessor: ("min_new_tokens", "min_new_tokens"),
     NoRepeatNGramLogitsProcessor: ("no_repeat_ngram_size", "ngram_size"),
@@ -100,6 +89,16 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
     computed = 0
     if not law.is_stateless:  # a function of the user may count its calls
         return Diagnosis()
+    if lookahead.beyond:
+        law = replace(law, warpers=law.untruncated)
+        launch = replace(launch, law=law)
+    elif lookahead.dead_end is not None:
+        prefix = lookahead.dead_end
+        place = _Place(launch, lookahead, prefix, logits_after(prefix))
+        obstacle = place.obstacle(textless=False)
+        if obstacle is not None:
+            return Diagnosis(False, replace(obstacle, of_attempt=bool(prefix)), len(prefix))
+        prefix = ()
     while True:
         place = _Place(launch, lookahead, prefix, logits_after(prefix))
         possible = place.few_possible()

@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from guardwrap.backends.attention_kernels import for_any_shape
 from guardwrap.backends.float32 import in_float32
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.refill.row_states import taken_by
+from guardwrap.backends.length_thresholds import one_pass_length
+from guardwrap.backends.refill.row_states import in_one_pass, scores_of_text
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.backends.tokens import applied
-from guardwrap.environment.model_loading import computing
 
 __all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
@@ -90,11 +89,29 @@ def scored(model: Any, texts: Sequence[Continuation]) -> Iterator[list[tuple[int
         For each pass, the indices of its texts in ``texts`` and their scores, ``[tokens, vocabulary]``: logits in
         float32 after processors and warpers. Gradients flow through them, except under ``torch.no_grad``.
     """
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i][0].ids) + len(texts[i][1]))
+    order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
+    threshold = one_pass_length(model)
     while order:
-        chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
+        if threshold is not None and _length(texts[order[0]]) > threshold + 1:  # the last token is predicted, not read
+            first, *order = order
+            yield [(first, _scores_alone(model, texts[first]))]
+            continue
+        fitting = [texts[i] for i in order if threshold is None or _length(texts[i]) <= threshold + 1]
+        chosen = _next_rows(fitting, model.config.get_text_config().vocab_size)
         rows, order = order[:chosen], order[chosen:]
         yield list(zip(rows, _scores(model, [texts[i] for i in rows]), strict=True))
+
+
+def _length(text: Continuation) -> int:
+    law, new = text
+    return len(law.ids) + len(new)
+
+
+def _scores_alone(model: Any, text: Continuation) -> torch.Tensor:
+    """Compute a text as it is drawn, step by step."""
+    law, new = text
+    logits = scores_of_text(model, (*law.ids, *new[:-1]), len(law.ids))
+    return _processed(logits, law, new)
 
 
 def _next_rows(texts: Sequence[Continuation], vocabulary: int) -> int:
@@ -110,7 +127,8 @@ def _next_rows(texts: Sequence[Continuation], vocabulary: int) -> int:
 
 
 def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
-    # Padding is on the right, where a causal model cannot see it, so it requires no mask and no positions.
+    # Padding is on the right, where a causal model cannot see it, so it requires no mask. Positions are those that
+    # ``generate`` passes: RoBERTa would count its own, from another number and without padding tokens.
     sequences = [(*law.ids, *new) for law, new in texts]
     longest = max(len(ids) for ids in sequences) - 1  # the last token is predicted, not read
     device = model.device
@@ -118,14 +136,10 @@ def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence) - 1] = torch.tensor(sequence[:-1], device=device)
     first = min(len(law.ids) for law, _ in texts) - 1
-    extra = {"logits_to_keep": longest - first} if "logits_to_keep" in taken_by(model) else {}
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "return_dict": True}
-    with computing(), for_any_shape(device):
-        logits = model(**inputs, **extra).logits
-    logits = logits[:, logits.shape[1] - (longest - first) :]
+    logits = in_one_pass(model, ids, longest - first)
     # ``unbind`` instead of an index per row, whose gradient would be a tensor of the size of all rows.
     return [
-        _processed(row[len(law.ids) - 1 - first :][: len(new)].float(), law, new)
+        _processed(row[len(law.ids) - 1 - first :][: len(new)], law, new)
         for row, (law, new) in zip(logits.unbind(), texts, strict=True)
     ]
 

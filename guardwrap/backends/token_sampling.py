@@ -14,7 +14,7 @@ import torch
 from guardwrap.backends.dead_prefixes import Candidates
 from guardwrap.backends.generation_law import GenerationLaw, ended_rows
 from guardwrap.backends.prefix_cache import learn, next_token, step, token_laws
-from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
+from guardwrap.backends.tokens import applied, argmax, inverse_cdf, require_drawable, warped
 from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
@@ -100,6 +100,32 @@ def _masked(
     return masked, logs
 
 
+def _beyond(scores: torch.Tensor, attempt: AttemptState) -> torch.Tensor | None:
+    """Return the scores of the tokens that a mask allows, truncated after it; None if it must not, or allows none.
+
+    All of them are beyond the law's truncation, so log a is -inf.
+
+    Parameters
+    ----------
+    scores
+        The scores of one row after its processors, ``[1, vocabulary]``.
+    attempt
+        Its attempt.
+    """
+    mask, law = attempt.launch.mask, _law(attempt)
+    if mask is None or not mask.beyond or len(law.untruncated) == len(law.warpers):
+        return None
+    ids = torch.empty(1, 0, dtype=torch.long)
+    shares = applied(law.untruncated, ids, scores)[0].double().softmax(-1)
+    some = shares.nonzero().squeeze(1)
+    gone = mask.left_out(attempt.token_ids, some.cpu().numpy(), shares[some].cpu().numpy(), beyond=True)
+    if gone.all():
+        return None
+    masked = scores.clone()
+    masked[0, some[torch.from_numpy(gone).to(some.device)]] = -math.inf
+    return applied(law.warpers, ids, masked)
+
+
 def _twisted(
     scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[AttemptState], rows: Sequence[int]
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
@@ -116,8 +142,9 @@ def _twisted(
     twisted = scores.clone()  # a copy: if a twist raises, other rows restart from ``scores``
     for row, values in itself.items():
         tokens = None if candidates is None else candidates[row].cpu().numpy()
-        factors = attempts[row].launch.twist.log_factors(  # type: ignore[union-attr]
-            attempts[row].token_ids, tokens, values.cpu().numpy()
+        attempt = attempts[row]
+        factors = attempt.launch.twist.log_factors(  # type: ignore[union-attr]
+            attempt.token_ids, tokens, values.cpu().numpy(), attempt.log_left
         )
         sums = values + torch.from_numpy(factors).to(values.device)
         twisted[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits
@@ -164,7 +191,8 @@ def _columns(tokens: Sequence[int], candidates: torch.Tensor | None) -> list[int
 def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
     """Draw for attempts of one mode and equal warpers; if that raises, for each request separately."""
     try:
-        scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
+        processed = _process(logits, attempts)
+        scores, candidates = warped(processed, _law(attempts[0]).warpers)
         left = [0.0] * len(attempts)
         itself: dict[int, torch.Tensor] = {}
         twisted = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
@@ -175,18 +203,24 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Seque
             return _chosen(scores, candidates, attempts, chance, left, itself)
         require_drawable(scores)
         scores, left = _masked(scores, candidates, attempts)
-        for attempt, log_left in zip(attempts, left, strict=True):
-            if log_left == -math.inf:
+        beyond: dict[int, torch.Tensor] = {}
+        for row, (attempt, log_left) in enumerate(zip(attempts, left, strict=True)):
+            allowed = _beyond(processed[row : row + 1], attempt) if log_left == -math.inf else None
+            if log_left == -math.inf and allowed is None:
                 _end(attempt)
-            else:
-                attempt.log_left += log_left
-        rows = [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
+                continue
+            attempt.log_left += log_left
+            if allowed is not None:
+                beyond[row] = allowed
+        rows = [row for row, attempt in enumerate(attempts) if attempt.status == "running" and row not in beyond]
         tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
         if rows:
             some = None if candidates is None else candidates[rows]
             kept, its = [attempts[row] for row in rows], [chance[row] for row in rows]
             itself = {place: itself[row] for place, row in enumerate(rows) if row in itself}
             tokens[rows] = _chosen(scores[rows], some, kept, its, [left[row] for row in rows], itself)
+        for row, allowed in beyond.items():
+            tokens[row] = _chosen(allowed, None, [attempts[row]], [chance[row]], [-math.inf], {})
         return tokens
     except torch.OutOfMemoryError:
         raise

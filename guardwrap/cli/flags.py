@@ -19,6 +19,7 @@ _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
         'a repair turn continues a chat, and this prompt is plain text: add --chat, or give "messages" with --jsonl, '
         "or leave out the turns with --repair 0"
     ),
+    r"\bplan\(max_seconds=([\d.]+)\)": r"--plan-seconds \1",
     r"sampler='(\w+)'": r"--sampler \1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
     r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from guardwrap.constraints.base import require, shown
-from guardwrap.documents.lexical import Exact, load_exact
+from guardwrap.documents.lexical import dump_spelled, load_spelled
 
 __all__ = ["Step", "read_path", "settled_values", "values_at"]
 
@@ -53,9 +53,12 @@ def _step(match: re.Match[str]) -> Step:
 
 
 def values_at(text: str, steps: Sequence[Step]) -> list[str]:
-    """Return the values at a path: strings as they are, others as JSON. None of them if it is not JSON."""
+    """Return the values at a path: strings as they are, others as JSON, with each number as the text writes it.
+
+    None of them if the text is not JSON.
+    """
     try:
-        return [_spelled(value) for value in _at(load_exact(text), steps)]
+        return [_spelled(value) for value in _at(load_spelled(text), steps)]
     except (ValueError, OverflowError, RecursionError):
         return []
 
@@ -68,10 +71,32 @@ def settled_values(prefix: str, steps: Sequence[Step]) -> list[str]:
     if any(isinstance(step, int) and step < 0 for step in steps):
         return []
     try:
-        values = _at(from_json(prefix, allow_partial=True), steps)
+        values = _at(_begun(prefix.encode("utf-8", "surrogatepass")), steps)
         return [_spelled(value) for value in values if value is None or isinstance(value, str | bool)]
     except (ValueError, RecursionError):
         return []
+
+
+_ERROR_PLACE = re.compile(r"at line (\d+) column (\d+)\Z")
+
+
+def _begun(prefix: bytes) -> Any:
+    """Return what is complete of a JSON text, up to the first error: later text takes no value back.
+
+    Raises
+    ------
+    ValueError
+        If the text does not begin with JSON.
+    """
+    try:
+        return from_json(prefix, allow_partial=True)
+    except ValueError as error:
+        place = _ERROR_PLACE.search(str(error))
+        if place is None:
+            raise
+        lines = prefix.split(b"\n")[: int(place[1])]
+        lines[-1] = lines[-1][: int(place[2]) - 1]
+        return from_json(b"\n".join(lines), allow_partial=True)
 
 
 def _at(value: Any, steps: Sequence[Step]) -> Iterator[Any]:
@@ -93,4 +118,4 @@ def _nth(items: list[Any], step: Step) -> list[Any]:
 
 
 def _spelled(value: Any) -> str:
-    return str(value) if isinstance(value, str | Exact) else json.dumps(value, ensure_ascii=False, default=float)
+    return value if isinstance(value, str) else dump_spelled(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, Self
 
@@ -11,6 +11,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.errors import CheckFailed
 
 __all__ = [
+    "SEPARATOR",
     "THOUGHTS",
     "Context",
     "Event",
@@ -19,7 +20,6 @@ __all__ = [
     "Regions",
     "Undecided",
     "holds_or_raises_later",
-    "joined_parts",
 ]
 
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
@@ -80,12 +80,15 @@ class Context:
     whole
         Whether the pipeline returns the new text. If it returns the parsed message, only rules on its parts can judge
         the text while it grows.
+    lines
+        Whether the new text is a server's pieces of a message as lines of JSON. The server ends it at stop strings.
     """
 
     prompt: str | None = None
     begun: str = ""
     message: tuple[Regions, Sequence[Event]] | None = None
     whole: bool = True
+    lines: bool = False
 
 
 class Undecided(Monitor):
@@ -225,31 +228,3 @@ class MessageMonitor(RegionMonitor):
         """The keys of the parser and of the inner monitor, and what is held back."""
         keys = (self.regions.key, self.inner.key)
         return None if None in keys else (*keys, self.begun, self.held, self.inside, self.dead)
-
-
-def joined_parts(events: Iterable[Event], join: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the strings of each part of a message.
-
-    Parameters
-    ----------
-    events
-        What happened to its regions.
-    join
-        For parts whose pieces the message's template joins itself, the string in between.
-
-    Returns
-    -------
-    dict of str to list of str
-        The answer and the reasoning as one string each, and every call. Parts without text are left out.
-    """
-    strings: dict[str, list[str]] = {"answer": [], "reasoning": [], "tool_calls": []}
-    for event in events:
-        if event.kind == "close" and event.part in strings:
-            strings[event.part] += event.texts
-    for part in ("answer", "reasoning"):
-        pieces = strings[part]
-        if part not in join:
-            pieces = [piece for each in pieces if (piece := each.strip())]
-        whole = join.get(part, SEPARATOR).join(pieces)
-        strings[part] = [whole] if whole.strip() else []
-    return {part: texts for part, texts in strings.items() if texts}

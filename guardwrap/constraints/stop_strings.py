@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from guardwrap.constraints.base import Constraint, Wrapper
+from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.message_monitor import Context
@@ -16,7 +16,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 
-__all__ = ["GrowingCut", "StopAt", "cut", "stopped"]
+__all__ = ["GrowingCut", "StopAt", "cut", "shown", "stopped", "stops_of"]
 
 
 def _end(text: str, stops: Sequence[str]) -> int | None:
@@ -114,12 +114,12 @@ class StopAt(Wrapper):
         return run_check(self.of, [self._left(draw) for draw in draws])
 
     def _left(self, draw: Draw) -> Draw:
+        if draw.message is not None:
+            return draw  # it was parsed without what follows a stop string
         text = cut(draw.text, self.stops)
         full = None if draw.full is None else draw.full[: len(draw.full) - len(draw.text) + len(text)]
-        parts = draw.parts
-        if parts is not None:  # drawing ends at a stop string, so only the last field has one
-            parts = tuple((name, tuple(cut(each, self.stops) for each in texts)) for name, texts in parts)
-        return dataclasses.replace(draw, text=text, full=full, parts=parts)
+        whole = draw.parts == (("answer", (draw.text,)),)  # a fallback
+        return dataclasses.replace(draw, text=text, full=full, parts=(("answer", (text,)),) if whole else draw.parts)
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the verdict on the part of a prefix that is certain to remain."""
@@ -131,7 +131,18 @@ class StopAt(Wrapper):
 
     def monitor_in(self, context: Context, /) -> Monitor:
         """Return a monitor that holds back what may begin a stop string."""
-        return _Reading(self.of.monitor_in(context), self.stops)
+        monitor = self.of.monitor_in(context)
+        return monitor if context.lines else _Reading(monitor, self.stops)
+
+
+def stops_of(constraint: Constraint) -> tuple[str, ...]:
+    """Return the stop strings before which ``stopped`` ends texts."""
+    return next((part.stops for part in walk(constraint) if isinstance(part, StopAt)), ())
+
+
+def shown(draw: Draw, stops: Sequence[str]) -> str:
+    """Return the text of a draw up to its first stop string. Messages were parsed without what follows one."""
+    return draw.text if draw.message is not None else cut(draw.text, stops)
 
 
 def stopped(constraint: Constraint, stops: tuple[str, ...]) -> Constraint:

@@ -223,8 +223,10 @@ def settled(prefix: str, part: Part, split: Mapping[str, Split], whole: Mapping[
         return _nth(whole["word"](prefix), part.word) if part.word > 0 else []
     done = _outer(whole, prefix, part)
     found = _words(split["word"], done, part.word)
-    # The part that still grows has settled words, too, and stays where it is in the order of parts.
-    growing = _outer(split, prefix, part)[len(done) :][-1:] if part.word > 0 else []
+    # The part that still grows has settled words, too, and stays where it is in the order of parts. ``split`` may have
+    # removed the white space behind it, which settles its last word.
+    behind = " " if prefix[-1:].isspace() else ""
+    growing = [piece + behind for piece in _outer(split, prefix, part)[len(done) :][-1:]] if part.word > 0 else []
     return found + _words(whole["word"], growing, part.word)
 
 

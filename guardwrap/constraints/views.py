@@ -8,6 +8,7 @@ import regex
 from pydantic import Discriminator, Tag
 
 from guardwrap.constraints import text_parts
+from guardwrap.constraints.escapes import json_strings
 from guardwrap.constraints.sentence_ends import sentences
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.words import settled_words, words_of
@@ -41,13 +42,15 @@ Name = Literal[
     "first_word",
     "last_word",
     "words",
+    "json_strings",
     "message",
     "answer",
     "reasoning",
     "tool_calls",
 ]
 """``completion`` (the new text), ``full`` (prompt and new text), ``message`` (the new text after the assistant message
-that it continues), one sentence, line or word, every sentence, line, paragraph or word, or a part of a message."""
+that it continues), one sentence, line or word, every sentence, line, paragraph or word, the decoded strings of JSON in
+the text, one below the other, or a part of a message."""
 
 NO_MESSAGE = (
     "on={!r} judges the messages that are parsed from answers to chats; {}. "
@@ -113,6 +116,8 @@ def view(draw: Draw, on: View) -> list[str] | None:
         return [draw.prompt + text if draw.full is None else draw.full]
     if on == "message":
         return [draw.begun + text]
+    if on == "json_strings":  # as one text, so that a ban holds if no string has what is banned
+        return ["\n".join(json_strings(text))]
     part = message_part(on)
     if part is not None:
         strings = _of_message(draw, part)
@@ -140,7 +145,7 @@ def _of_message(draw: Draw, part: str) -> list[str] | None:
     if draw.parts is None:
         raise UsageError(NO_MESSAGE.format(part, PLAIN_TEXT))
     strings = dict(draw.parts).get(part)
-    return None if strings is None else [string.strip() for string in strings]
+    return None if strings is None else [*strings]
 
 
 def settled_parts(prefix: str, on: View) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 __all__ = [
     "Exact",
+    "dump_spelled",
     "exact_number",
     "has_lone_surrogate",
     "is_compact",
@@ -17,6 +19,7 @@ __all__ = [
     "is_whole",
     "load_exact",
     "load_json",
+    "load_spelled",
 ]
 
 
@@ -46,9 +49,40 @@ def load_exact(text: str) -> Any:
     return _load(text, _exact)
 
 
-def _load(text: str, parse_float: Any) -> Any:
+@dataclass(frozen=True)
+class Spelled:
+    """A number as a JSON text writes it: ``1.10`` and ``1e5`` stay what they are."""
+
+    digits: str
+
+
+def load_spelled(text: str) -> Any:
+    """Do the same as ``load_json``, but with ``Spelled`` instead of numbers."""
+
+    def spelled(digits: str) -> Spelled:
+        exact_number(digits)  # the same numbers are invalid
+        return Spelled(digits)
+
+    return _load(text, spelled, spelled)
+
+
+def dump_spelled(value: Any) -> str:
+    """Write a value that ``load_spelled`` has returned, or a part of it, with its numbers as they were."""
+    # No string has a lone surrogate, so what begins with one is a number.
+    text = json.dumps(value, ensure_ascii=False, default=lambda number: f"\ud800{number.digits}")
+    return _NUMBER_MARKED.sub(r"\1", text) if "\ud800" in text else text
+
+
+_NUMBER_MARKED = re.compile('"\ud800([^"]*)"')
+
+
+def _load(text: str, parse_float: Any, parse_int: Any = None) -> Any:
     value = json.loads(
-        text, parse_constant=_refuse, parse_float=parse_float, parse_int=_whole, object_pairs_hook=_without_duplicates
+        text,
+        parse_constant=_refuse,
+        parse_float=parse_float,
+        parse_int=parse_int or _whole,
+        object_pairs_hook=_without_duplicates,
     )
     if has_lone_surrogate(text):
         raise ValueError("a lone half of a surrogate pair")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
-from guardwrap.constraints.stop_strings import cut, stopped
+from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.text_parts import Part
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.messages.answer_message import answer_message
+from guardwrap.messages.answer_message import answer_message, shown_texts
 from guardwrap.messages.parsed_message import has_template
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
@@ -114,7 +114,7 @@ def run_prompts(
             constraint &= rule
         options["constraints"] = replace(file, constraint=stopped(constraint, stops))
     outcomes = guarded.run(list(prompts), progress=False, **options)
-    return [replace(outcome, texts=tuple(cut(text, stops) for text in outcome.texts)) for outcome in outcomes]
+    return [replace(outcome, texts=shown_texts(outcome, stops)) for outcome in outcomes]
 
 
 def tool_rule(tools: Any, choice: Any, parallel: Any) -> ToolCalls | None:

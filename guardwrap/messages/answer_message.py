@@ -7,11 +7,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from guardwrap.constraints.message_monitor import THOUGHTS
-from guardwrap.constraints.stop_strings import cut
-from guardwrap.outcomes import Draw
+from guardwrap.constraints.stop_strings import cut, shown
+from guardwrap.outcomes import Draw, Outcome
 
-__all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn", "finish_reason"]
+__all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn", "finish_reason", "shown_texts"]
 
 
 class CalledTool(NamedTuple):
@@ -40,23 +39,23 @@ def answer_message(draw: Draw, stops: Sequence[str] = ()) -> dict[str, Any]:
     draw
         The accepted text.
     stops
-        Stop strings, before which texts are cut.
+        Stop strings, before which texts are cut. Messages were parsed without them.
     """
     if draw.message is None:
         return {"content": cut(draw.text, stops)}
-    message = json.loads(draw.message)
-    thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
-    calls = [_call(call) for call in message.get("tool_calls") or ()]
-    content = cut(str(message.get("content") or ""), stops)
+    parts = dict(draw.parts or ())  # what was judged
+    thoughts, calls = parts.get("reasoning", ()), [_call(call) for call in parts.get("tool_calls", ())]
+    content = "".join(parts.get("answer", ()))
     return {
-        **({"reasoning_content": cut("\n".join(thoughts), stops)} if thoughts else {}),
+        **({"reasoning_content": "".join(thoughts)} if thoughts else {}),
         "content": content if content or not calls else None,
         **({"tool_calls": calls} if calls else {}),
     }
 
 
-def _call(call: Any) -> dict[str, Any]:
-    """Return a call of a message as OpenAI's API gives it: with an id, and its arguments as a string."""
+def _call(text: str) -> dict[str, Any]:
+    """Return a call, given as JSON, as OpenAI's API gives it: with an id, and its arguments as a string."""
+    call = json.loads(text)
     function = call.get("function", call) if isinstance(call, dict) else {}
     arguments = function.get("arguments", {})
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -119,6 +118,12 @@ def chat_turn(
     return turn | {field: value for field, value in more.items() if value}
 
 
+def shown_texts(outcome: Outcome, stops: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of an outcome up to their first stop string, fallbacks included."""
+    texts = [shown(draw, stops) for draw in outcome.draws]
+    return (*texts, *(cut(text, stops) for text in outcome.texts[len(texts) :]))
+
+
 def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
     """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``.
 
@@ -131,4 +136,4 @@ def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
     """
     if draw.message is not None and json.loads(draw.message).get("tool_calls"):
         return "tool_calls"
-    return "stop" if draw.finished or cut(draw.text, stops) != draw.text else "length"
+    return "stop" if draw.finished or shown(draw, stops) != draw.text else "length"

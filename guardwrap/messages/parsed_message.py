@@ -10,17 +10,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.message_monitor import THOUGHTS
+from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS
 from guardwrap.constraints.views import judged_part
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
-from guardwrap.messages.regions import json_text
+from guardwrap.messages.regions import MessageFields, json_text
 
 __all__ = [
     "CUT_OFF",
     "UNPARSED",
     "has_template",
     "message_fault",
+    "message_parts",
     "message_text",
     "parsed_note",
     "require_template",
@@ -103,6 +104,27 @@ def message_text(fields: Mapping[str, Any]) -> str:
     if not is_text(text):
         raise ValueError("half of a surrogate pair")
     return text
+
+
+def message_parts(fields: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the strings of each part of a message: its answer, its reasoning, and each call as JSON.
+
+    Parameters
+    ----------
+    fields
+        The fields that the model has filled.
+    """
+    strings: dict[str, list[str]] = {"answer": [], "reasoning": [], "tool_calls": []}
+    for name, value in fields.items():
+        part = MessageFields.part_of(name)
+        if part is None or _is_empty(value):
+            continue
+        several = isinstance(value, list) and (part == "tool_calls" or all(isinstance(item, str) for item in value))
+        values = value if several else [value]
+        strings[part] += [item if isinstance(item, str) else json_text(item) for item in values]
+    for part in ("answer", "reasoning"):
+        strings[part] = [SEPARATOR.join(strings[part])] if strings[part] else []
+    return tuple((part, tuple(texts)) for part, texts in strings.items() if texts)
 
 
 def message_fault(fields: Mapping[str, Any]) -> str | None:

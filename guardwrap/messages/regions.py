@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.message_monitor import THOUGHTS, Event, joined_parts
+from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS, Event
 from guardwrap.documents.lexical import load_json
 
 __all__ = ["MessageFields", "MessageRegions", "json_text"]
@@ -44,16 +44,39 @@ class MessageFields:
         return "reasoning" if name in THOUGHTS else part
 
     def is_text(self, name: str) -> bool:
-        """Whether a field's value is the text of its region, without white space around it."""
+        """Whether a part is the text of a field's regions: without white space around it, and on separate lines."""
         field = self.fields[name]
         plain = field.get("content", "text") == "text" and not field.get("content_args")
-        return plain and field.get("transform") is None and field.get("join") is None
+        alone = sum(self.part_of(other) == self.part_of(name) for other in self.fields) == 1
+        return plain and alone and field.get("transform") is None and field.get("join") is None
 
     @cached_property
-    def join(self) -> dict[str, str]:
-        """For parts whose pieces the template joins, the string in between."""
-        parts = {self.part_of(name): field["join"] for name, field in self.fields.items() if "join" in field}
-        return {part: join for part, join in parts.items() if part is not None}
+    def collected(self) -> dict[str, Any]:
+        """The fields of a template in which no region replaces an earlier one: each field is a list of its regions."""
+        return {name: field if "join" in field else {**field, "repeats": True} for name, field in self.fields.items()}
+
+    def joined(self, message: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a message whose fields were ``collected``, with all regions of a field in one value.
+
+        transformers would keep the last region of a text alone.
+
+        Parameters
+        ----------
+        message
+            The fields of the message.
+        defaults
+            The fields that the template adds.
+        """
+        values = {name: message[name] for name in self.fields if name in message}
+        for name, regions in values.items():
+            if not self.fields[name].get("repeats"):
+                values[name] = _together(regions)
+        rest = {name: value for name, value in message.items() if name not in values}
+        return {
+            **defaults,
+            **rest,
+            **{name: value for name, value in values.items() if value not in ("", [], {}, None)},
+        }
 
     @cached_property
     def implicit(self) -> str | None:
@@ -106,6 +129,8 @@ class MessageRegions:
         The fields of the template.
     parser
         The parser, after all text but ``unread``. It must not be changed.
+    defaults
+        The fields that the template adds to a message.
     unread
         Text that contains no marker, and whose events have been reported.
     tail
@@ -122,6 +147,7 @@ class MessageRegions:
 
     fields: MessageFields
     parser: Any
+    defaults: Mapping[str, Any]
     unread: str = ""
     tail: str = ""
     open: str | None = None
@@ -141,9 +167,12 @@ class MessageRegions:
         tools
             The tools of the call, by whose schemas the parser casts arguments.
         """
-        parser = tokenizer.get_response_parser(prefix=prompt, tools=tools)
-        fields = _fields_of(json_text(tokenizer.response_template["fields"]))
-        start = cls(fields, parser, tail="" if fields.markers is None else prompt[-200:])
+        template = tokenizer.response_template
+        fields, defaults = _fields_of(json_text(template["fields"])), template.get("defaults", {})
+        others = {name: value for name, value in defaults.items() if name not in fields.fields}
+        collecting = {**template, "defaults": others, "fields": fields.collected}
+        parser = tokenizer.get_response_parser(collecting, prefix=prompt, tools=tools)
+        start = cls(fields, parser, defaults, tail="" if fields.markers is None else prompt[-200:])
         return start._noted(parser.initial_events)
 
     def read(self, text: str, /) -> tuple[MessageRegions, Sequence[Event]]:
@@ -172,17 +201,13 @@ class MessageRegions:
         state, events = self._noted(raw)
         return replace(state, unread=self.unread + text), events
 
-    def _given(self, text: str, *, ends: bool = False) -> tuple[MessageRegions, tuple[Event, ...]]:
-        """Give the parser all text, and end the message if there is no more."""
+    def _given(self, text: str) -> tuple[MessageRegions, tuple[Event, ...]]:
+        """Give the parser all text."""
         parser = _copied(self.parser)
-        raw: list[dict[str, Any]] = []
         try:
             if self.unread:
                 parser.feed(self.unread)  # its events have been reported
-            raw += parser.feed(text)
-            if ends:
-                raw += parser.finalize()[1]
-            return replace(self, parser=parser, unread="")._noted(raw, self.tail + text)
+            return replace(self, parser=parser, unread="")._noted(parser.feed(text), self.tail + text)
         except Exception:  # the library may raise anything; its message quotes the answer, so drop it
             return replace(self, failed=True), ()
 
@@ -241,12 +266,18 @@ class MessageRegions:
         same = len(markers) == len(opened)
         return iter([("arguments", marker["name"]) for marker in markers] if same else [()] * len(opened))
 
-    def finish(self) -> tuple[Event, ...] | None:
-        """Return what happens when the message ends here; None if it cannot be parsed."""
+    def message(self) -> dict[str, Any] | None:
+        """Return the message that a text which ends here is; None if it cannot be parsed."""
         if self.failed:
             return None
-        state, events = self._given("", ends=True)
-        return None if state.failed else events
+        parser = _copied(self.parser)
+        try:
+            parser.feed(self.unread)
+            message, raw = parser.finalize()
+            self._noted(raw)
+        except Exception:  # as in _given
+            return None
+        return self.fields.joined(message, self.defaults)
 
     @property
     def is_cut_off(self) -> bool:
@@ -263,20 +294,6 @@ class MessageRegions:
             return None
         return (self.open, self.tail, self.failed)
 
-    def parts(self, events: Iterable[Event]) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
-        """Return the parts of a message that ends here, without those that are empty; None if it cannot be parsed.
-
-        Parameters
-        ----------
-        events
-            What happened in the prompt and in the text so far.
-        """
-        ending = self.finish()
-        if ending is None:
-            return None
-        strings = joined_parts([*events, *ending], self.fields.join)
-        return tuple((part, tuple(texts)) for part, texts in strings.items())
-
 
 @lru_cache(maxsize=16)
 def _fields_of(spec: str) -> MessageFields:
@@ -288,9 +305,22 @@ def _copied(parser: Any) -> Any:
     """Return a parser that reads on without changing this one, whatever its attributes are called."""
     twin = copy.copy(parser)
     for name, value in vars(parser).items():
-        if isinstance(value, dict | list):
+        if isinstance(value, dict):  # of fields, some of which are lists that the parser extends
+            setattr(
+                twin, name, {key: copy.copy(item) if isinstance(item, list) else item for key, item in value.items()}
+            )
+        elif isinstance(value, list):
             setattr(twin, name, copy.copy(value))
     return twin
+
+
+def _together(regions: Sequence[Any]) -> Any:
+    """Return the values of a field's regions as one: texts on separate lines, anything else as a list if several."""
+    if all(isinstance(value, str) for value in regions):
+        return SEPARATOR.join(value for value in regions if value.strip())
+    if len(regions) == 1:
+        return regions[0]
+    return [item for value in regions for item in (value if isinstance(value, list) else [value])]
 
 
 def _strings(value: Any, part: str) -> tuple[str, ...]:

@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
-from guardwrap.constraints.message_monitor import Event, joined_parts
+from guardwrap.constraints.message_monitor import Event
 from guardwrap.documents.lexical import load_json
-from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_text
+from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_parts, message_text
 from guardwrap.messages.regions import json_text
 
 __all__ = ["SentMessage", "SentRegions", "sent_message"]
-
-_WHOLE = {"answer": "", "reasoning": ""}
-"""What the pieces of a part are joined with: a server's pieces are one text."""
 
 
 @dataclass(frozen=True)
@@ -119,20 +116,24 @@ def sent_message(lines: str, *, finished: bool) -> SentMessage:
     if state.failed:
         raw = "".join(delta.text for delta in deltas)
         return SentMessage(raw, UNPARSED if finished else CUT_OFF, (), None)
-    strings = joined_parts([*events, *ending], _WHOLE)
-    fields = _fields(read, strings.get("tool_calls", ()))
+    calls = [
+        text
+        for event in [*events, *ending]
+        if event.part == "tool_calls" and event.kind == "close"
+        for text in event.texts
+    ]
+    fields = _fields(read, calls)
     text, fault = message_text(fields), message_fault(fields)
     if fault is None and not finished and deltas[-1].part == "reasoning":
         fault = CUT_OFF
-    parts = tuple((part, tuple(texts)) for part, texts in strings.items())
     message = json_text({"role": "assistant", **fields})
-    return SentMessage(text, fault, () if fault else parts, None if fault else message)
+    return SentMessage(text, fault, () if fault else message_parts(fields), None if fault else message)
 
 
 def _fields(state: SentRegions, calls: Iterable[str]) -> dict[str, Any]:
     fields = {
-        "reasoning_content": state.reasoning,
-        "content": state.answer,
+        "reasoning_content": state.reasoning.strip(),  # as in messages that are parsed here
+        "content": state.answer.strip(),
         "tool_calls": [load_json(call) for call in calls],
     }
     return {name: value for name, value in fields.items() if value}

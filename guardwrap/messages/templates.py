@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from guardwrap.messages.parsed_message import has_template
 
-__all__ = ["FAMILIES", "UNKNOWN_FAMILY", "Family", "family_of", "with_template", "writes_parts"]
+__all__ = ["FAMILIES", "UNKNOWN_FAMILY", "Family", "chat_templates", "family_of", "with_template", "writes_parts"]
 
 _CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 _WHOLE_CALL = {"type": "function", "function": "{content}"}
@@ -229,13 +229,14 @@ _MARKERS = (
 
 def writes_parts(tokenizer: Any) -> bool:
     """Whether the chat template shows that the model writes reasoning or calls, and not answers alone."""
-    together = _chat_templates(tokenizer)
+    together = chat_templates(tokenizer)
     if has_template(tokenizer):
         return True
     return family_of(tokenizer) is not None and any(marker in together for marker in _MARKERS)
 
 
-def _chat_templates(tokenizer: Any) -> str:
+def chat_templates(tokenizer: Any) -> str:
+    """Return the tokenizer's chat templates, one below the other; "" without any."""
     chat_template = getattr(tokenizer, "chat_template", None)
     texts = chat_template.values() if isinstance(chat_template, dict) else [chat_template or ""]
     return "\n".join(map(str, texts))
@@ -243,7 +244,7 @@ def _chat_templates(tokenizer: Any) -> str:
 
 def family_of(tokenizer: Any) -> Family | None:
     """Return the family whose markers the tokenizer's chat template contains, or None."""
-    together = _chat_templates(tokenizer)
+    together = chat_templates(tokenizer)
     # A template may write the line break after a marker as an expression, so anchors are no marks.
     return next((family for family in FAMILIES if all(mark in together for mark in family.marks)), None)
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from guardwrap.messages.parsed_message import message_fault, message_text
-from guardwrap.messages.regions import json_text
+from guardwrap.messages.parsed_message import message_fault, message_parts, message_text
 from guardwrap.outcomes import Draw
 
 __all__ = ["written_message"]
@@ -27,16 +26,12 @@ def written_message(message: Mapping[str, Any]) -> Draw:
         for call in message.get("tool_calls", ())
     ]
     fields = {
-        "reasoning_content": message.get("reasoning", ""),
-        "content": message.get("content", ""),
+        "reasoning_content": message.get("reasoning", "").strip(),  # as in messages that models write
+        "content": message.get("content", "").strip(),
         "tool_calls": calls,
     }
-    parts = {
-        "answer": (fields["content"],),
-        "reasoning": (fields["reasoning_content"],),
-        "tool_calls": tuple(map(json_text, calls)),
-    }
-    filled = tuple((part, strings) for part, strings in parts.items() if any(strings))
     fault = message_fault(fields)
     whole = None if fault is not None else json.dumps({"role": "assistant", **fields}, ensure_ascii=False)
-    return Draw(prompt="", token_ids=(), text=message_text(fields), fault=fault, parts=filled, message=whole)
+    return Draw(
+        prompt="", token_ids=(), text=message_text(fields), fault=fault, parts=message_parts(fields), message=whole
+    )

@@ -15,7 +15,7 @@ from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife, mean_interval, numbers
 from guardwrap.outcomes import Estimate
 
-__all__ = ["effective_sample_size", "kong", "partition", "read_weights", "scaled"]
+__all__ = ["effective_sample_size", "kong", "partition", "read_weights", "scaled", "unseen_share"]
 
 # Weights below e^-300 of the largest are raised to that, so that their squares stay above 0. It changes no result.
 _LEAST = -300.0
@@ -51,6 +51,28 @@ def scaled(log_weights: Floats) -> tuple[Floats, float]:
 def kong(weights: Floats) -> float:
     """Return the effective sample size (Σ w)² / Σ w² of weights that are not all 0 (Kong 1992)."""
     return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def unseen_share(log_weights: ArrayLike, most_weight: float) -> float:
+    """Bound the share of g that texts may have which no attempt has drawn.
+
+    Parameters
+    ----------
+    log_weights
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
+    most_weight
+        The largest w(y) that any text can have.
+
+    Returns
+    -------
+    float
+        The upper end of Clopper and Pearson (1934) for the probability under a' of what no attempt has drawn, times
+        the largest weight, divided by the mean weight; 1 at most.
+    """
+    log_w = read_weights(log_weights)
+    w, top = scaled(log_w)
+    log_share = math.log(1 - 0.025 ** (1 / len(w))) + math.log(most_weight) - top - math.log(w.mean())
+    return math.exp(min(log_share, 0.0))
 
 
 def partition(log_weights: ArrayLike) -> Estimate:

@@ -1,7 +1,7 @@
 """Attempts, outcomes and reports of prompts: plain frozen data, and the words for it.
 
 Begin with ``outcome``, which defines ``Draw``, ``Report`` and ``Outcome``. ``estimates`` has figures with their
-intervals, ``obstacle`` the settings that leave no text, and ``report_words`` the words of reports.
+intervals, ``obstacle`` the settings that leave no text, ``remedies`` what helps, and ``report_words`` the words.
 """
 
 from guardwrap.outcomes.estimates import (
@@ -17,19 +17,31 @@ from guardwrap.outcomes.estimates import (
 )
 from guardwrap.outcomes.obstacle import Obstacle
 from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
-from guardwrap.outcomes.report_words import APPROXIMATE, EXACT, MANY_CUT_OFF, OTHER, SAMPLER, withheld
+from guardwrap.outcomes.remedies import Remedy
+from guardwrap.outcomes.report_words import (
+    APPROXIMATE,
+    EXACT,
+    MANY_CUT_OFF,
+    NO_CALL,
+    OTHER,
+    SAMPLER,
+    report_blame,
+    withheld,
+)
 
 __all__ = [
     "APPROXIMATE",
     "EXACT",
     "FEW",
     "MANY_CUT_OFF",
+    "NO_CALL",
     "OTHER",
     "SAMPLER",
     "Draw",
     "Estimate",
     "Obstacle",
     "Outcome",
+    "Remedy",
     "Report",
     "Usage",
     "bounded",
@@ -37,6 +49,7 @@ __all__ = [
     "exactly",
     "heavy_tail",
     "plain",
+    "report_blame",
     "tail_and_limit",
     "withheld",
     "without_end",

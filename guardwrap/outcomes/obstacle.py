@@ -27,6 +27,9 @@ class Obstacle:
     textless
         Whether the settings leave tokens without visible text, such as white space, after which others may be possible.
         Then it is not certain that no text can be drawn.
+    of_attempt
+        Whether the tokens before it are those of one attempt, at whose end a mask was left without a token. Other
+        attempts may get further.
     """
 
     settings: tuple[str, ...]
@@ -34,12 +37,14 @@ class Obstacle:
     after: int = 0
     at_least: bool = False
     textless: bool = False
+    of_attempt: bool = False
 
     def __str__(self) -> str:
         several = len(self.settings) > 1
         names = " and ".join([", ".join(self.settings[:-1]), self.settings[-1]]) if several else self.settings[0]
         chance = f"{'at least ' * self.at_least}{digits(self.probability)} without {'them' if several else 'it'}"
         first = "the first token" if self.after == 1 else f"the first {self.after} tokens"
+        first += " of an attempt" * self.of_attempt
         tokens = f"tokens that are possible after {first}" if self.after else "possible first tokens"
         if not several and names.startswith("max_new_tokens="):
             return f"{names} ends every text too early, and the {tokens} have probability {chance}"
@@ -49,6 +54,11 @@ class Obstacle:
     def remedies(self) -> list[str]:
         """Return how to turn each setting off, with Python arguments."""
         return [_OFF.get(name, f"leave out {name}") for name in self.names]
+
+    @property
+    def truncates(self) -> bool:
+        """Whether only truncation, such as top-k, is the obstacle."""
+        return all(name in _OFF and name != "max_new_tokens" for name in self.names)
 
     @property
     def names(self) -> list[str]:
@@ -63,6 +73,9 @@ _OFF = {
     "typical_p": "pass typical_p=1.0",
     "epsilon_cutoff": "pass epsilon_cutoff=0.0",
     "eta_cutoff": "pass eta_cutoff=0.0",
+    "min_length": "pass min_length=0",
+    "min_new_tokens": "pass min_new_tokens=0",
+    "no_repeat_ngram_size": "pass no_repeat_ngram_size=0",
     "max_new_tokens": "raise max_new_tokens",
 }
 """How to turn off a setting that leaves out tokens."""

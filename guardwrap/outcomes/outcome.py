@@ -11,6 +11,7 @@ from guardwrap.budget import Budget
 from guardwrap.errors import UsageError
 from guardwrap.outcomes.estimates import Estimate, plain
 from guardwrap.outcomes.obstacle import Obstacle
+from guardwrap.outcomes.remedies import Remedy
 from guardwrap.outcomes.report_words import report_advice, report_headline, report_in_words
 
 __all__ = ["Draw", "Outcome", "Report", "Usage"]
@@ -171,6 +172,12 @@ class Report:
     prompt_tokens
         Tokens of the prompt as the model reads it, with the chat template; None if that is not known: over an endpoint,
         and for images, speech and encoder-decoder models.
+    stopped
+        Attempts that were stopped before their end, at a token after which no text satisfies the constraint.
+    remedies
+        What this call can change to get the missing texts, most effective first: ``"time"``, ``"sampling"``,
+        ``"settings"`` (those of ``obstacle``), ``"texts"`` (settings such as ``top_k``), ``"length"``, ``"mask"``,
+        ``"budget"``, ``"constraint"``, ``"prompt"``. Empty if none are missing.
     """
 
     drawn_from: str
@@ -194,6 +201,8 @@ class Report:
     obstacle: Obstacle | None = None
     fallback_rejected_by: str | None = None
     prompt_tokens: int | None = None
+    stopped: int = 0
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def missing(self) -> int:

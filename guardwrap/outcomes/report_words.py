@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, cast
 
 from guardwrap.errors import quoted
-from guardwrap.formatting import LARGE, blamed, counted, digits
+from guardwrap.formatting import LARGE, blamed, counted, digits, one_of
 from guardwrap.outcomes.estimates import FEW, Estimate, heavy_tail, tail_and_limit, without_end
+from guardwrap.outcomes.remedies import Remedy
 
 if TYPE_CHECKING:
     from guardwrap.outcomes.outcome import Report
@@ -16,9 +17,11 @@ __all__ = [
     "APPROXIMATE",
     "EXACT",
     "MANY_CUT_OFF",
+    "NO_CALL",
     "OTHER",
     "SAMPLER",
     "report_advice",
+    "report_blame",
     "report_headline",
     "report_in_words",
     "withheld",
@@ -56,10 +59,16 @@ _ENDED = {
 }
 
 
+_BY_CLOCK = ("deadline", "timeout", "max_seconds")
+"""Ends that may come before the first attempt is complete."""
+
+
 def report_headline(report: Report) -> str:
     """Return one sentence: how many texts, their distribution, and the attempts per text."""
     got, asked, tried = report.accepted, report.requested, report.usage.attempts
     filled = "; the fallback was returned" if report.fallback else ""
+    if not got and not tried and report.ended in _BY_CLOCK:
+        return f"no text: {_ENDED[report.ended]} before the first attempt was complete{filled}"
     if not got:
         why = "" if report.obstacle is None else f": {report.obstacle}"
         return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}{filled}"
@@ -116,6 +125,12 @@ def report_advice(report: Report) -> str:
     return advice if rule is None else f"{withheld(rule)}; {advice}"
 
 
+NO_CALL = "no call of a tool"
+"""The place of a message without a call, where one is required."""
+
+_BEYOND = "Masked(beyond_truncation=True)"
+
+
 def withheld(rule: str) -> str:
     """Say why a fallback was not returned.
 
@@ -127,7 +142,11 @@ def withheld(rule: str) -> str:
     return f"the fallback was withheld, because {quoted(rule)} rejects it"
 
 
-def _without_fallback(report: Report) -> str:
+def report_blame(report: Report) -> str:
+    """Return what rejected attempts, and what took the time: clauses that end in "; ", or an empty string."""
+    if not report.usage.attempts and report.ended in _BY_CLOCK:
+        learned = report.usage.learning_seconds
+        return f"learning a twist took {learned:.1f} s of it; " if learned >= 0.05 else ""
     begun, _, lacked = report.drawn_from.partition(": ")
     why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", report.evidence.get("pilot_attempts")
     if pilot and not why:
@@ -139,18 +158,41 @@ def _without_fallback(report: Report) -> str:
         for label, of in blamed(parts, report.usage.attempts).items()
     ][:2]
     blame = f"{', '.join(worst)}; " if worst else ""
-    remedies = "" if report.obstacle is None else " and ".join(report.obstacle.remedies())
-    if remedies and report.ended == "impossible":
-        return f"{blame}{remedies}, weaken the constraint, or describe it in the prompt"
     if report.ended == "impossible":
-        return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
+        return blame
     rate = f"acceptance rate {report.acceptance}; " if report.acceptance else ""
     if report.usage.attempts and report.cut_off / report.usage.attempts >= MANY_CUT_OFF:
-        rate += f"{report.cut_off:,} were cut off by max_new_tokens, so try a larger one; "
-    away = report.proposal is not None and report.sampler in ("qrs", "imh")
+        larger = ", so try a larger one" if Remedy.LENGTH in report.remedies else ""
+        rate += f"{report.cut_off:,} were cut off by max_new_tokens{larger}; "
+    return f"{why}{blame}{rate}"
+
+
+def _without_fallback(report: Report) -> str:
+    said = [_in_words(remedy, report) for remedy in report.remedies]
+    remedies = [words for words in said if words] or ["weaken the constraint"]
+    away = report.proposal is not None and report.sampler in ("qrs", "imh") and Remedy.BUDGET in report.remedies
     plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
-    what = f"{remedies}, raise" if remedies else "raise"
-    return f"{why}{blame}{rate}{what} the budget, weaken the constraint, or describe it in the prompt{plan}"
+    return f"{report_blame(report)}{one_of(remedies)}{plan}"
+
+
+def _in_words(remedy: Remedy, report: Report) -> str:
+    """Return a remedy in words; "" for one that the advice names elsewhere, or that has no short name in Python."""
+    if remedy is Remedy.SETTINGS:
+        return "" if report.obstacle is None else " and ".join(report.obstacle.remedies())
+    if remedy is Remedy.TIME:
+        waits = ", in which a call also waits for other callers," if report.ended == "timeout" else ""
+        return f"raise {report.ended}{waits}"
+    if remedy is Remedy.LENGTH:
+        return "raise max_new_tokens" if report.ended == "impossible" else ""
+    return {
+        Remedy.SAMPLING: "let the model sample",
+        Remedy.TEXTS: "allow the model more tokens, such as with top_k=0",
+        Remedy.BEYOND: f"pass proposal={_BEYOND}",
+        Remedy.CALLS: f"to have the model call a tool, pass proposal={_BEYOND}, whose texts are g'",
+        Remedy.BUDGET: "raise the budget",
+        Remedy.CONSTRAINT: "weaken the constraint",
+        Remedy.PROMPT: "describe it in the prompt",
+    }.get(remedy, "")
 
 
 def _most_often_at(report: Report, part: str) -> str:

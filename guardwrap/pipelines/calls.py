@@ -17,6 +17,7 @@ from transformers.pipelines import Pipeline
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.message_monitor import Context, Event
+from guardwrap.constraints.stop_strings import cut
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
 from guardwrap.errors import ContextExceeded, PromptError, UsageError
@@ -25,6 +26,7 @@ from guardwrap.messages.parsed_message import (
     UNPARSED,
     has_template,
     message_fault,
+    message_parts,
     message_text,
     parsed_note,
     require_template,
@@ -35,8 +37,9 @@ from guardwrap.messages.templates import UNKNOWN_FAMILY, family_of, with_templat
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.minimum_tokens import fewest_tokens
-from guardwrap.pipelines.output_records import output_record, return_type
-from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
+from guardwrap.pipelines.output_records import message_record, output_record, return_type
+from guardwrap.pipelines.position_limit import position_limit, require_context, trained_length
+from guardwrap.pipelines.prepare import PreparedPrompt, prepare
 from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
@@ -222,7 +225,7 @@ class Call(PromptReader):
             if ids is None or ids not in recent:
                 ids, inputs = self._encoded_ids(number, prompt)
                 if ids not in recent:
-                    require_context(self.pipe.model, len(ids))
+                    require_context(self.pipe.model, len(ids), position_limit(self.pipe.model))
                     recent[ids] = self.law_of(inputs)
             recent.move_to_end(ids)
             if plain is not None:
@@ -258,13 +261,12 @@ class Call(PromptReader):
 
     def encoded(self, prompt: Any) -> Any:
         """Preprocess a prompt as the pipeline does. Locked, as truncation and padding change the tokenizer's state."""
-        self._require_short(prompt)
+        self.require_short(prompt, position_limit(self.pipe.model))
         with tokenizer_lock(self.pipe.tokenizer):
             return self.pipe.preprocess(prompt, **self.preprocess)
 
-    def _require_short(self, prompt: Any) -> None:
+    def require_short(self, prompt: Any, context: int | None) -> None:
         """Reject a prompt that is certainly longer than the context, before the slow tokenization."""
-        context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
         options = self.preprocess
         cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
         if context is None or self.media or any(options.get(name) is not None for name in cuts):
@@ -284,10 +286,10 @@ class Call(PromptReader):
                 f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"
             )
 
-    def fits(self, prompt: PreparedPrompt) -> bool:
-        """Whether the longest text that a prompt may get fits into the context with it."""
-        context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
-        return context is None or prompt.law.max_length <= context
+    def fits(self, prompt: PreparedPrompt, more: int = 0) -> bool:
+        """Whether the longest text that a prompt may get, and ``more`` tokens, fit into the context with it."""
+        context = trained_length(self.pipe.model)
+        return context is None or prompt.law.max_length + more <= context
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
         """Resolve the law of a prompt from the output of ``preprocess``."""
@@ -339,10 +341,19 @@ class Call(PromptReader):
         return not begun or self.postprocess.get("continue_final_message") is False
 
     def draw(
-        self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
+        self,
+        prompt: PreparedPrompt,
+        ids: Sequence[int],
+        finished: bool = True,
+        log_probability: float | None = None,
+        *,
+        stops: Sequence[str] = (),
     ) -> Draw:
-        """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters."""
-        answer = self._read_answer(prompt, ids, finished)
+        """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters.
+
+        ``stops`` are the strings that a message ends before. Texts are cut by ``StopAt``, and by whoever returns them.
+        """
+        answer = self._read_answer(prompt, ids, finished, stops)
         return Draw(
             prompt=prompt.text,
             token_ids=tuple(ids),
@@ -356,30 +367,33 @@ class Call(PromptReader):
             message=answer.message,
         )
 
-    def _read_answer(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
+    def _read_answer(
+        self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool, stops: Sequence[str]
+    ) -> _Reading:
         """Return what a text says, and the reason why it is not an answer, if it is not."""
         parsed, start = self.parsed(prompt), prompt.regions
-        text = raw = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
         if start is None:
-            return _Reading(text)
-        regions, before = start
-        message: Any = None
+            return _Reading(self.unparsed(prompt.law, ids))
+        raw = self.text_alone(ids)
+        text = raw if parsed else self.unparsed(prompt.law, ids)
+        if stops:  # the name of the token that ended the text has none
+            before_end = self.unparsed(prompt.law, ids)
+            raw = raw if (left := cut(before_end, stops)) == before_end else left
+        state, _ = start[0].read(raw)
+        message = state.message()
         try:
-            if parsed:
-                message = self.message(prompt, ids)
-                fields = written_fields(self.pipe.tokenizer, message)
-                fault, text = message_fault(fields), message_text(fields)
-                if fault is not None:
-                    return _Reading(text, fault, ())
-            state, events = regions.read(self.text_alone(ids))
-            parts = state.parts([*before, *events])
-            if parts is None:
-                return _Reading(text, UNPARSED, ())
-            if not finished and state.is_cut_off:
-                return _Reading(text, CUT_OFF, parts)
-            return _Reading(text, None, parts, None if message is None else json_text(message))
-        except Exception:  # the parser may raise anything; its message quotes the answer, so drop it
-            return _Reading(raw, UNPARSED, ())
+            if message is None:
+                return _Reading(raw if parsed else text, UNPARSED, ())
+            fields = written_fields(self.pipe.tokenizer, message)
+            fault, said = message_fault(fields), message_text(fields)
+        except ValueError:
+            return _Reading(raw if parsed else text, UNPARSED, ())
+        text = said if parsed else text
+        if parsed and fault is not None:
+            return _Reading(text, fault, ())
+        fault = CUT_OFF if not finished and state.is_cut_off else None
+        whole = json_text(message) if parsed and fault is None else None
+        return _Reading(text, fault, message_parts(fields), whole)
 
     def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
         """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""
@@ -410,35 +424,32 @@ class Call(PromptReader):
         together: str = self.pipe.tokenizer.decode([*target.ids, *self._trimmed(target, ids)], **self.reading)
         return together
 
-    def message(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
-        """Return the message that the pipeline parses from a chat's answer."""
-        (record,) = self._postprocessed(prompt, Chat(prompt.given), self._beginning(prompt, prompt.given), ids)
-        return record["generated_text"][-1]
-
-    def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
+    def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
         """Render the texts of a prompt in the pipeline's format.
 
         Parameters
         ----------
         prompt
             The prompt.
-        drawn
-            The new tokens of each text.
+        draws
+            The accepted texts.
         others
             Texts without tokens, such as fallbacks, and None for each missing text.
         """
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
         beginning = self._beginning(prompt, given)
         records: list[dict[str, Any]] = []
-        for ids in drawn:
+        for draw in draws:
+            if draw.message is not None:
+                records.append(message_record(prompt.given, draw.message))
+                continue
             # One at a time: padding must not get into a text that was judged without it.
-            records += self._postprocessed(prompt, given, beginning, self._shown(prompt, ids))
+            records += self._postprocessed(prompt, given, beginning, self._shown(draw.token_ids, prompt.law))
         return records + [output_record(given, text, self.postprocess) for text in others]
 
-    def _shown(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens that a text's record is made from."""
-        whole = self.parsed(prompt) or return_type(self.postprocess) == "TENSORS"
-        return ids if whole else self._trimmed(prompt.law, ids)
+    def _shown(self, ids: Sequence[int], law: GenerationLaw) -> Sequence[int]:
+        """Return the tokens that the record of a text, which is no message, is made from."""
+        return ids if return_type(self.postprocess) == "TENSORS" else self._trimmed(law, ids)
 
     def _postprocessed(self, prompt: PreparedPrompt, given: Any, beginning: torch.Tensor, ids: Sequence[int]) -> Any:
         """Return the pipeline's records of one sequence, a list with one item."""
@@ -448,8 +459,6 @@ class Call(PromptReader):
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         """Return the tokens that a sequence begins with, ``[1, length]``."""
-        if self.parsed(prompt):
-            return (prompt.target or prompt.law).prompt_ids[None].cpu()  # unpadded, as it was judged
         ids: torch.Tensor = self.encoded(given)["input_ids"]
         return ids
 

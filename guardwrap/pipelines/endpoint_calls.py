@@ -115,9 +115,18 @@ class EndpointCall(PromptReader):
             yield EndpointPrompt(number, original, text, law, target)
 
     def draw(
-        self, prompt: EndpointPrompt, grown: Streamed, finished: bool = True, log_probability: float | None = None
+        self,
+        prompt: EndpointPrompt,
+        grown: Streamed,
+        finished: bool = True,
+        log_probability: float | None = None,
+        *,
+        stops: Sequence[str] = (),
     ) -> Draw:
-        """Return an attempt as the user receives it, which is also what is judged. With token ids if requested."""
+        """Return an attempt as the user receives it, which is also what is judged. With token ids if requested.
+
+        The server ends messages before the ``stops``.
+        """
         log_proposal = grown.log_probability if grown.token_ids else None
         draw = Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, log_proposal)
         return replace(draw, **sent_message(grown.text, finished=finished)._asdict()) if self.parses else draw
@@ -128,7 +137,7 @@ class EndpointCall(PromptReader):
 
     def context(self) -> Context:
         """Return what comes before the new text, for monitors."""
-        return Context(message=(SentRegions(), ()), whole=False) if self.parses else Context()
+        return Context(message=(SentRegions(), ()), whole=False, lines=True) if self.parses else Context()
 
     def records(self, prompt: EndpointPrompt, outcome: Outcome) -> list[dict[str, Any]]:
         """Render an outcome in the pipeline's format, with None for missing texts."""

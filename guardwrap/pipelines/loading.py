@@ -46,6 +46,7 @@ _WRAPPED = (TextGenerationPipeline, ImageTextToTextPipeline, AutomaticSpeechReco
 
 def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
     """Return a pipeline for a model, path or Hub id. A pipeline is returned as it is."""
+    generator = getattr(generator, "_orig_mod", generator)  # of ``torch.compile``, whose ``generate`` is this one's
     if isinstance(generator, Pipeline):
         if tokenizer is not None:
             raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
@@ -65,6 +66,8 @@ def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
                 f"tokenizer={tokenizer!r} is not a tokenizer; load one with AutoTokenizer.from_pretrained(...)"
             )
         pipe = _pipeline_of(generator, tokenizer)
+    elif isinstance(getattr(generator, "module", None), PreTrainedModel):
+        raise UsageError(f"cannot wrap {type(generator).__name__}, which cannot generate texts; give its .module")
     else:
         raise UsageError(
             f"cannot wrap {type(generator).__name__}; give a pipeline, a model with tokenizer=, a Hub id, a path or "

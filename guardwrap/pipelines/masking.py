@@ -6,11 +6,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
@@ -18,6 +19,7 @@ from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor
 from guardwrap.documents.time_limits import StepOver, call_apart, now, time_limit
 from guardwrap.errors import CheckFailed
+from guardwrap.messages.call_syntax import hastened
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.mask_search import Node, Search
@@ -37,6 +39,10 @@ MOST_WAYS = 64
 _GIVEN_UP = (
     "the mask was given up after {} tokens because it took too long: later tokens were drawn without it; "
     "use a simpler constraint or shorter texts to keep it"
+)
+_BEYOND = (
+    "where {} left no token that the mask allows, other tokens were drawn, so your model itself cannot draw some of "
+    "these texts under your settings"
 )
 _UNSEEN = (
     "the mask did not look at all tokens: the others had up to {:.1%} of the probability that remained, "
@@ -62,6 +68,8 @@ class ConstraintMask:
         The share of the remaining probability that unjudged tokens may have, from 0 to 1.
     vocabulary
         The text that each token adds; None if that is not known, and tokens have to be judged one by one.
+    beyond
+        Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows.
 
     Attributes
     ----------
@@ -71,6 +79,10 @@ class ConstraintMask:
         The number of tokens after which the mask was given up because it took too long; None if it was not.
     unseen_most : float
         The largest share of the remaining probability that unjudged tokens had.
+    dead_end : tuple of int or None
+        The first new tokens after which every possible next token was excluded; None if that has not happened.
+    went_beyond : bool
+        Whether a token was drawn that truncation leaves out.
     """
 
     watch: PrefixWatch
@@ -79,9 +91,12 @@ class ConstraintMask:
     draw: Callable[[Sequence[int], bool], Draw]
     unseen: float
     vocabulary: Vocabulary | None = None
+    beyond: bool = False
     impossible: bool = field(default=False, init=False)
     given_up: int | None = field(default=None, init=False)
     unseen_most: float = field(default=0.0, init=False)
+    dead_end: tuple[int, ...] | None = field(default=None, init=False)
+    went_beyond: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._parts = [part for part in self.constraint.parts if part.cost < EXPENSIVE]
@@ -97,7 +112,14 @@ class ConstraintMask:
     def notes(self) -> list[str]:
         """Notes about the mask for the report."""
         notes = [] if self.given_up is None else [_GIVEN_UP.format(self.given_up)]
+        if self.went_beyond:
+            names = [f"{name}={float(getattr(each, attribute)):g}" for each, name, attribute in self._truncations]
+            notes.append(_BEYOND.format(" and ".join(names)))
         return [*notes, _UNSEEN.format(self.unseen_most)] if self.unseen_most > self.unseen else notes
+
+    @property
+    def _truncations(self) -> list[tuple[Any, str, str]]:
+        return [(each, *TRUNCATIONS[type(each)]) for each in self.law.warpers if type(each) in TRUNCATIONS]
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate whether no text that continues with it can satisfy the constraint.
@@ -141,7 +163,12 @@ class ConstraintMask:
         return replace(self, law=replace(self.law, max_length=2**31))
 
     def left_out(
-        self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
+        self,
+        token_ids: Sequence[int],
+        tokens: npt.NDArray[np.int64],
+        shares: npt.NDArray[np.float64],
+        *,
+        beyond: bool = False,
     ) -> npt.NDArray[np.bool_]:
         """Return which of the possible next tokens are masked.
 
@@ -156,12 +183,15 @@ class ConstraintMask:
             Ids of possible next tokens, ``[tokens]``.
         shares
             Their probabilities, ``[tokens]``.
+        beyond
+            Whether these are tokens that truncation leaves out.
 
         Raises
         ------
         CheckFailed
             If the constraint fails to judge one of them.
         """
+        self.went_beyond |= beyond
         if self.given_up is not None:
             return np.zeros(len(tokens), dtype=bool)
         if self._interruptible:
@@ -204,6 +234,7 @@ class ConstraintMask:
     def close(self, token_ids: Sequence[int]) -> None:
         """Mark a prefix as dead, and then each shorter prefix whose possible next tokens are all dead."""
         ids = tuple(token_ids)
+        self.dead_end = ids if self.dead_end is None else self.dead_end
         while ids:
             ids, last = ids[:-1], ids[-1]
             ways = self._ways.get(ids)
@@ -238,7 +269,8 @@ class ConstraintMask:
         before = vocabulary.ahead(token_ids)
         if before.text.rstrip(REPLACEMENT) != read.rstrip(REPLACEMENT):
             return None
-        return monitor.read(before.text[len(read) :]), before, vocabulary.trie(begins=before.begins)
+        monitor = hastened(monitor.read(before.text[len(read) :]), len(token_ids) / max(1, self.full))
+        return monitor, before, vocabulary.trie(begins=before.begins)
 
     @property
     def size(self) -> int:

@@ -17,9 +17,10 @@ from transformers.pipelines import Pipeline
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.environment.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.outcomes import Draw
 from guardwrap.pipelines.calls import Call
-from guardwrap.pipelines.output_records import output_record, return_type
-from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.output_records import message_record, output_record, return_type
+from guardwrap.pipelines.prepare import PreparedPrompt, require_settings
 from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
 
 __all__ = ["MediaCall", "SpeechCall", "VisionCall", "WhisperCall"]
@@ -164,18 +165,18 @@ class VisionCall(MediaCall):
         outputs = {"prompt_text": "", "input_ids": torch.zeros(1, 0, dtype=torch.long)}
         return self._text(outputs, torch.tensor([ids], dtype=torch.long))
 
-    def message(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
-        """Return the message that the pipeline parses from a chat's answer."""
-        sequence = self._sequence(prompt.law, ids)
-        return self._record(prompt.law.outputs, sequence, self.postprocess)["generated_text"][-1]
-
-    def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
+    def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
         """Render the texts of a prompt in the pipeline's format."""
         law = prompt.law
-        sequences = [self._sequence(law, self._shown(prompt, ids)) for ids in drawn]
-        records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
         given = law.outputs["prompt_text"]
         about = {"input_text": getattr(given, "messages", given)}
+        records = []
+        for draw in draws:
+            if draw.message is not None:
+                records.append(about | message_record(given.messages, draw.message))
+                continue
+            sequence = self._sequence(law, self._shown(draw.token_ids, law))
+            records.append(self._record(law.outputs, sequence, self.postprocess))
         return records + [about | output_record(given, text, self.postprocess) for text in others]
 
     def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,6 +193,7 @@ class SpeechCall(MediaCall):
     """A call of the speech recognition pipeline around a model with a decoder."""
 
     named: ClassVar[str] = "inputs"
+    reads_text: ClassVar[bool] = False
     sequence_name: ClassVar[str] = "tokens"
 
     @classmethod
@@ -214,10 +216,11 @@ class SpeechCall(MediaCall):
         """Return the text of new tokens, decoded without a prompt."""
         return self._text({"is_last": True}, torch.tensor([ids], dtype=torch.long))
 
-    def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
+    def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
         """Render the texts of a prompt in the pipeline's format: a single text is not in a list."""
         law = prompt.law
-        records = [self._record(law.outputs, self._sequence(law, ids), self.postprocess) for ids in drawn]
+        sequences = [self._sequence(law, draw.token_ids) for draw in draws]
+        records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
         records += [{"text": text} for text in others]
         return records[0] if len(records) == 1 else records
 
@@ -236,6 +239,11 @@ class WhisperCall(SpeechCall):
 
     sampling: ClassVar[str] = "temperature=1.0"
     ends_with_end: ClassVar[bool] = False
+
+    @classmethod
+    def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
+        require_settings(postprocess)  # before a text is decoded with them
+        return postprocess
 
     def _sequence(self, law: GenerationLaw, ids: Sequence[int]) -> torch.Tensor:
         new = torch.tensor([ids], dtype=torch.long)

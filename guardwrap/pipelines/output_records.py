@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import UsageError
 
-__all__ = ["output_record", "return_type"]
+__all__ = ["message_record", "output_record", "return_type"]
 
 
 def return_type(postprocess: Mapping[str, Any]) -> str:
@@ -19,6 +20,14 @@ def return_type(postprocess: Mapping[str, Any]) -> str:
             f"return_type={kind!r} is not a ReturnType of the pipeline; pass return_full_text or return_tensors"
         )
     return "FULL_TEXT" if kind is None else str(kind.name)
+
+
+def message_record(messages: Iterable[Any], answer: str) -> dict[str, Any]:
+    """Render the answer to a chat that was parsed into a message, given as JSON, as it was judged.
+
+    The pipeline itself would keep the last piece of a text that reasoning or calls interrupt.
+    """
+    return {"generated_text": [*messages, json.loads(answer)]}
 
 
 def output_record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:

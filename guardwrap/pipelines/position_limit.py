@@ -1,21 +1,45 @@
-"""The longest texts of models that look positions up in a table."""
+"""The longest texts of models: those that they were trained for, and those for which they have positions."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from guardwrap.errors import ContextExceeded
 
-__all__ = ["require_positions"]
+__all__ = ["position_limit", "require_context", "require_positions", "trained_length"]
 
 _POSITIONS = re.compile(r"(wpe|pos(ition)?s?_?emb\w*|embed_pos\w*)$")
 """Names of position tables in models."""
 
 _SPARE = 8
 """The most extra rows of a position table: OPT has two."""
+
+
+def trained_length(model: Any) -> int | None:
+    """Return the number of tokens that a model was trained for; None if its configuration does not name it."""
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return length if isinstance(length, int) else None
+
+
+def position_limit(model: Any) -> int | None:
+    """Return how many positions a model looks up in a table; None if it computes positions, of any number."""
+    if model not in _limits:
+        trained = trained_length(model)
+        _limits[model] = trained if trained is not None and _has_table(model, trained) else None
+    return _limits[model]
+
+
+_limits: WeakKeyDictionary[Any, int | None] = WeakKeyDictionary()
+
+
+def require_context(model: Any, length: int, context: int | None) -> None:
+    """Reject a prompt that fills the context, which must also hold a new token unless the model has an encoder."""
+    if context is not None and length + (not model.config.is_encoder_decoder) > context:
+        raise ContextExceeded(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
 
 
 def require_positions(model: Any, length: int, max_length: int) -> None:
@@ -37,10 +61,8 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     ContextExceeded
         If the table has fewer positions.
     """
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(most, int) or max_length - 1 <= most:  # the last token is drawn, but never an input
-        return
-    if not _has_table(model, most):
+    most = position_limit(model)
+    if most is None or max_length - 1 <= most:  # the last token is drawn, but never an input
         return
     shorter = "" if model.config.is_encoder_decoder else ", or shorten the prompt"
     raise ContextExceeded(
@@ -57,5 +79,7 @@ def _has_table(model: Any, positions: int) -> bool:
         if isinstance(module, torch.nn.Embedding) and _POSITIONS.search(name)
     ]
     sizes += [len(table) for name, table in model.named_buffers() if _POSITIONS.search(name) and table.dim() > 1]
+    kept = (getattr(module, "pos_encoding", None) for module in model.modules())  # CTRL's is no buffer
+    sizes += [len(table) for table in kept if isinstance(table, torch.Tensor)]
     # Some models reserve rows for padding. A table of another size has another purpose, such as image patches.
     return any(positions <= size <= positions + _SPARE for size in sizes)

@@ -8,7 +8,7 @@ criteria as for its own loop, and passes them to the callable. Ours keeps them a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,6 +33,7 @@ from transformers.generation import (
 )
 
 from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.backends.refill.row_states import taken_by
 from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_errors import translated
 from guardwrap.environment.transformers_internals import (
@@ -44,15 +45,15 @@ from guardwrap.environment.transformers_internals import (
     stand_in,
     without_stop_strings,
 )
-from guardwrap.errors import ContextExceeded, UsageError, is_count
+from guardwrap.errors import UsageError, is_count
 from guardwrap.outcomes import Usage
-from guardwrap.pipelines.position_limit import require_positions
+from guardwrap.pipelines.position_limit import position_limit, require_context, require_positions
 
 if TYPE_CHECKING:
     from guardwrap.constraints.message_monitor import Event
     from guardwrap.messages.regions import MessageRegions
 
-__all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
+__all__ = ["PreparedPrompt", "prepare", "require_settings", "resolved"]
 
 # These read only scores, row by row, so one call can process rows of all prompts. Subclasses may do something else.
 _ROWWISE = (
@@ -160,9 +161,11 @@ def prepare(
     UsageError
         If an argument is unknown, or cannot be combined with rejection.
     ContextExceeded
-        If the prompt is longer than the context.
+        If the prompt is longer than the model's table of positions.
     """
     _require_supported(kwargs)
+    if not media:
+        _refuse_model_inputs(taken_by(model).intersection(kwargs))  # the model may fail on those of other prompts
     with library_lock:
         kwargs, count = translated(known, _one_sequence, model, kwargs, tokenizer)
     generate = _with_own_loop(model, call, kwargs)
@@ -179,7 +182,7 @@ def prepare(
         raise UsageError(f"{type(model).__name__} ignores do_sample=True; pass temperature=1.0")
     processors, warpers = _split(kept["processors"])
     if not model.config.is_encoder_decoder:
-        require_context(model, kept["ids"].shape[1])
+        require_context(model, kept["ids"].shape[1], position_limit(model))
     ids = kept["ids"]
     criteria, max_length, end_tokens = _split_criteria(kept["criteria"])
     require_positions(model, ids.shape[1], max_length)
@@ -240,11 +243,19 @@ def _require_supported(kwargs: Mapping[str, Any]) -> None:
     for name, way_out in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise UsageError(f"{name} is not supported: {way_out}")
+    require_settings(kwargs)  # before Whisper's generate changes them
     for name, wanted in _OBJECTS.items():
         if kwargs.get(name) is not None and not isinstance(kwargs[name], wanted):
             raise UsageError(f"{name} is {type(kwargs[name]).__name__} instead of {wanted.__name__}")
     if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
         raise UsageError("MaxTimeCriteria is not supported: its clock is shared by all attempts; pass max_time=...")
+
+
+def require_settings(settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if a setting would have texts made or returned in a way that is not supported."""
+    for name, way_out in _REFUSED_SETTINGS.items():
+        if settings.get(name):
+            raise UsageError(f"{name} is not supported: {way_out}")
 
 
 def _split_criteria(criteria: StoppingCriteriaList) -> tuple[StoppingCriteriaList, int, frozenset[int]]:
@@ -259,13 +270,6 @@ def _split_criteria(criteria: StoppingCriteriaList) -> tuple[StoppingCriteriaLis
         elif type(criterion) is not MaxTimeCriteria:
             called.append(criterion)
     return called, max_length, end_tokens
-
-
-def require_context(model: Any, length: int) -> None:
-    """Reject a prompt that fills the context, which must also hold a new token unless the model has an encoder."""
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and length + (not model.config.is_encoder_decoder) > context:
-        raise ContextExceeded(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
 
 
 def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset[int]) -> list[tuple[list[int], bool]]:
@@ -317,11 +321,11 @@ def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
     return {**rest, "generation_config": config}
 
 
-def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
+def _refuse_model_inputs(names: Iterable[str]) -> None:
     """Reject further inputs of the model, because guardwrap's decoding loop passes only tokens."""
     known = {*vars(GenerationConfig()), "generation_config", "logits_processor", "stopping_criteria", "use_cache"}
     known |= {"prefix_length"}  # the pipeline removes it, and adds it to max_length
-    for name in kwargs:
+    for name in names:
         if name not in known:
             raise UsageError(f"{name} is not supported: only tokens go to the model; leave it out")
 
@@ -368,9 +372,7 @@ def _stop_criterion(tokenizer: Any, size: int, strings: tuple[str, ...], device:
 
 
 def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "beam"]:
-    for name, way_out in _REFUSED_SETTINGS.items():
-        if getattr(config, name, None):
-            raise UsageError(f"{name} is not supported: {way_out}")
+    require_settings(vars(config))
     mode = _MODES.get(config.get_generation_mode())
     if mode is None:
         raise UsageError(

@@ -39,6 +39,9 @@ class Prompts(NamedTuple):
 class PromptReader:
     """Reads the prompts of calls as a pipeline does. Subclasses override what differs between kinds of calls."""
 
+    reads_text: ClassVar[bool] = True
+    """Whether a prompt has a text, which may describe what is wanted."""
+
     media: ClassVar[bool] = False
     """Whether prompts may contain images or audio."""
 

@@ -11,7 +11,8 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.calls import CALL_OPTIONS
-from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context, resolved
+from guardwrap.pipelines.position_limit import position_limit, require_context
+from guardwrap.pipelines.prepare import PreparedPrompt, prepare, resolved
 from guardwrap.pipelines.prompt_forms import unpadded
 
 __all__ = ["prepare_rows", "returned_rows"]
@@ -64,7 +65,7 @@ def prepare_rows(
             row = row[None].to(model.device)
             return model.generate(input_ids=row, attention_mask=torch.ones_like(row), **kwargs)
 
-        require_context(model, len(row))
+        require_context(model, len(row), position_limit(model))
         law = prepare(model, call, rest, tokenizer=pipe.tokenizer, known=CALL_OPTIONS)
         text = pipe.tokenizer.decode(row, skip_special_tokens=True)
         prompts.append(PreparedPrompt(number, row.tolist(), text, law))

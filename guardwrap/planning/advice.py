@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from guardwrap.budget import Budget
-from guardwrap.formatting import counted, digits
+from guardwrap.formatting import counted, digits, one_of
 from guardwrap.outcomes import FEW
 from guardwrap.planning.alternatives import ENOUGH
 from guardwrap.planning.forecast import Forecast
 from guardwrap.planning.probability import MOST, SURE
 
-__all__ = ["advice_of", "too_few"]
+__all__ = ["Means", "advice_of", "too_few"]
 
 _FEW = 10
 """With fewer texts in the pilot, a plan may be wrong by a third or more."""
 
 _MORE = 256
 """The least number of attempts to suggest for a pilot after a smaller one had no text."""
+
+
+class Means(NamedTuple):
+    """What a call can change so that more texts pass: its prompt, a hint as proposal, an adapter."""
+
+    prompt: bool = True
+    hint: bool = True
+    adapter: bool = True
 
 
 def too_few(forecast: Forecast) -> str:
@@ -37,13 +46,19 @@ def advice_of(
     *,
     itself: bool,
     weighed: bool,
+    means: Means = Means(),  # noqa: B008
 ) -> str:
     """Return the recommendation, in one sentence."""
     if not forecasts:
         return "there is no prompt; pass one"
-    hint = "hint at it (proposal=Prompt(...)), " if itself else ""
-    at_once = "; or ask for it at once, with a hint (proposal=Prompt(...))" if itself else ""
-    help_ = f"ask for it in the prompt, {hint}train an adapter, or weaken the constraint"
+    hints = itself and means.hint
+    at_once = "; or ask for it at once, with a hint (proposal=Prompt(...))" if hints else ""
+    known = {
+        "ask for it in the prompt": means.prompt,
+        "hint at it (proposal=Prompt(...))": hints,
+        "train an adapter": means.adapter,
+    }
+    help_ = one_of([*(words for words, can in known.items() if can), "weaken the constraint"])
     hopeless = [number for number, each in enumerate(forecasts, start=1) if not each.acceptance.value]
     if hopeless:
         many = f"{len(hopeless)} of {len(forecasts)} prompts (the first is number {hopeless[0]})"

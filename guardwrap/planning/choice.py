@@ -11,7 +11,7 @@ from typing import Any
 
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError
-from guardwrap.formatting import counted, digits
+from guardwrap.formatting import counted, digits, one_of
 from guardwrap.planning.alternatives import tells_cost
 from guardwrap.planning.drawing import MOST
 from guardwrap.planning.pilot import Study, Way, studied
@@ -22,7 +22,7 @@ from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["is_unchosen", "with_choice"]
+__all__ = ["is_unchosen", "with_choice", "without_choice"]
 
 PROMPTS = 8
 """The most prompts of a call that are planned for. Of prompts that come one by one, it is the first."""
@@ -32,10 +32,18 @@ LONGER = 8 * MOST
 
 ITSELF = "the model itself"
 
+_NO_PLAN = "the timeout was over before sampler='auto' had chosen what to draw from"
+
 
 def is_unchosen(job: Job) -> bool:
     """Return whether a plan has to choose the sampler of a job."""
     return job.asked.sampler.name == "auto"
+
+
+def without_choice(session: LocalSession | EndpointSession, options: Mapping[str, Any], job: Job) -> Job:
+    """Return the job of a call whose timeout was over before its plan: nothing is drawn for it any more."""
+    plain = session.job({**options, "seed": job.asked.seed, "sampler": rejection})
+    return replace(plain, called=job.called, span=job.span, notes=(*plain.notes, _NO_PLAN))
 
 
 def with_choice(
@@ -83,10 +91,14 @@ def with_choice(
         elif isinstance(each, list | tuple):
             some[name] = each[:several]
     if not first:
-        return prompts, session.job({**options, "sampler": rejection})
+        return prompts, replace(session.job({**options, "sampler": rejection}), called=job.called, span=job.span)
     budgets = session.budgets(len(first), {**some, "seed": 0})
-    # All plans together take at most as long as the call itself may.
+    # All plans together take at most as long as the call itself may, whose timeout counts from the call.
     seconds, began = min(map(_seconds, budgets)), time.monotonic()
+    if job.asked.budget.timeout is not None:
+        seconds = min(seconds, job.asked.budget.timeout - (began - job.called))
+    if seconds <= 0:
+        return prompts, without_choice(session, options, job)
     drawn = 0
     study = None
     for pilot in (None, MOST, LONGER):  # the cheap plan first, which is enough if most texts pass
@@ -105,12 +117,20 @@ def with_choice(
                 f"{counted(drawn, 'attempt')}, which are not part of this report's cost"
             )
             chosen = session.job({**options, **source, "sampler": sampler})
-            return prompts, replace(chosen, notes=(*chosen.notes, note))
+            return prompts, replace(chosen, notes=(*chosen.notes, note), called=job.called, span=job.span)
     assert study is not None
+    if job.seconds_left is not None and job.seconds_left <= 0:
+        return prompts, without_choice(session, options, job)
+    if not study.plan.forecasts:
+        raise UsageError(
+            "sampler='auto' plans a call within its time, which was over before the first attempt was complete; raise "
+            "max_seconds"
+        )
     figures = "; ".join(str(way.cost) for way in study.ways) or "there is only one text"
+    hint = ["pass a hint as proposal="] if session.takes_hint(first, some) else []
     raise UsageError(
-        f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); raise the budget or "
-        "target_tvd, pass a hint as proposal=, or weaken the constraint"
+        f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); "
+        f"{one_of(['raise the budget or target_tvd', *hint, 'weaken the constraint'])}"
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any
 
 from guardwrap.outcomes import Outcome, Usage
@@ -101,6 +101,8 @@ class Drawing:
         Attempts drawn so far, with those that a twist learned from.
     expected
         The attempts that the run is expected to take.
+    stopped
+        Whether attempts were dropped, or not drawn, because the plan's time was over.
     """
 
     session: LocalSession | EndpointSession
@@ -111,12 +113,13 @@ class Drawing:
     max_seconds: float | None = None
     drawn: int = 0
     expected: float = math.inf
-    began: float = field(default_factory=monotonic)
+    stopped: bool = False
+    began: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def seconds(self) -> float:
         """Seconds since the plan began."""
-        return monotonic() - self.began
+        return time.monotonic() - self.began
 
     def is_over(self) -> bool:
         """Return whether the plan's own time limit is reached."""
@@ -149,8 +152,6 @@ class Drawing:
         seed = seed_for(self.seed, f"attempts from {before}") if before else self.seed
         learned = self.session.learned_from(options)
         seconds = None if self.max_seconds is None else max(self.max_seconds - self.seconds, 1e-3)
-        if seconds is not None and learned.attempts == 0:
-            seconds /= 2  # a twist takes as much to learn
         with work_span("guardwrap.pilot", traced_by(None), model_attributes(self.session)) as results:
             outcomes, attempts = self.session.pilot(
                 self.prompts,
@@ -162,6 +163,7 @@ class Drawing:
                 **{**options, "seed": seed},
             )
             results.update(pilot_attributes(outcomes))
+        self.stopped = self.stopped or any(outcome.report.ended == "timeout" for outcome in outcomes)
         self.drawn += spent(outcomes)[0] + self.session.learned_from(options).attempts - learned.attempts
         return PilotAttempts(outcomes, attempts)
 

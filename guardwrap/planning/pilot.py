@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.errors import UsageError, require_whole
-from guardwrap.formatting import counted
+from guardwrap.formatting import counted, upwards
 from guardwrap.outcomes import Estimate
+from guardwrap.planning.advice import Means
 from guardwrap.planning.alternatives import (
     Alternative,
     alternative_of,
@@ -143,6 +144,8 @@ def studied(
 def _drawn(drawing: Drawing, call: _Call) -> Study:
     """Draw the pilots, and make the plan."""
     first = drawing.first(call.options, weigh=call.weighed, texts=call.texts)
+    if drawing.stopped and not first.least:
+        return Study(_without_pilot(drawing, first))
     greedy = not first.attempts or first.outcomes[0].report.acceptance is None  # greedy search has only one text
     others: list[_Pilot] = []
     left_out: list[str] = []
@@ -153,6 +156,15 @@ def _drawn(drawing: Drawing, call: _Call) -> Study:
         others += twisted
         left_out += refused
     return _study(drawing, call, first, others, weighed, left_out)
+
+
+def _without_pilot(drawing: Drawing, first: PilotAttempts) -> Plan:
+    """Return the plan of a pilot whose time was over before each prompt had an attempt."""
+    none = sum(not attempts for attempts in first.attempts)
+    whose = "" if len(first.attempts) == 1 else f" for {counted(none, 'prompt')} of {len(first.attempts)}"
+    more = f"max_seconds={upwards(2 * (drawing.max_seconds or 0))}"
+    advice = f"give the plan more time, plan({more}): it was over before the first attempt was complete{whose}"
+    return Plan((), "rejection", None, advice, spent=(drawing.drawn, drawing.seconds))
 
 
 def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[str, Any]) -> _Call:
@@ -181,9 +193,11 @@ def _others(drawing: Drawing, call: _Call, first: PilotAttempts) -> tuple[list[_
     for weigh, options in drawing.session.other_ways(call.options):
         count = first.least
         if count and drawing.affords(count * len(first.attempts), drawing.expected):
-            pilots.append((weigh, options, drawing.draw(count, options, weigh=weigh)))
-        else:
-            left_out.append("a mask" if weigh else "the model itself")
+            pilot = drawing.draw(count, options, weigh=weigh)
+            if pilot.least:
+                pilots.append((weigh, options, pilot))
+                continue
+        left_out.append("a mask" if weigh else "the model itself")
     return pilots, left_out
 
 
@@ -208,6 +222,8 @@ def _twisted(
     list of str
         The name of the twist if it was left out.
     """
+    if drawing.is_over():  # the automaton alone may take seconds
+        return first, [], None, []
     options = drawing.session.twisted_way(call.options)
     if options is None or first.outcomes[0].report.proposal == "the model itself, twisted":
         return first, [], None, []
@@ -233,9 +249,12 @@ def _twisted(
         best = drawing.session.twisted_way(call.options, RATE_STRENGTH)
         assert best is not None
         weighed = drawing.draw(max(WEIGHED, drawing.asked or 0), best, weigh=True, model_share=RATE_SHARE)
+        weighed = weighed if weighed.least else None
     if drawing.is_over():
         return first, [], weighed, ["a twist"]
     pilot = drawing.draw(max(TWISTED, drawing.asked or 0), options, weigh=True)
+    if not pilot.least:
+        return first, [], weighed, ["a twist"]
     while drawing.asked is None and pilot.least < LONGEST and not tells_cost(pilot.attempts):
         before = pilot.least
         if not drawing.affords(prompts * before, run):
@@ -280,6 +299,7 @@ def _study(
         weighed=call.weighed,
         goal=goal,
         rates=estimates,
+        means=Means(session.call_class.reads_text, session.takes_hint(drawing.prompts, call.options), session.trains),
     )
     words = [said if rate is not None else "" for said, rate in zip(basis, estimates, strict=True)]
     forecasts = tuple(dataclasses.replace(one, basis=said) for one, said in zip(plan.forecasts, words, strict=True))
@@ -351,7 +371,13 @@ def _rates(
 
 
 def _why_not(drawing: Drawing, left_out: Sequence[str]) -> str:
-    """Say which ways were not tried, and why."""
+    """Say which ways were not tried, and why, and what the plan's time limit did to its figures."""
+    dropped = "attempts were dropped when the plan's time was over, which favors short texts in its figures"
+    untried = _untried(drawing, left_out)
+    return "; ".join(words for words in (untried, dropped if drawing.stopped else "") if words)
+
+
+def _untried(drawing: Drawing, left_out: Sequence[str]) -> str:
     if not left_out:
         return ""
     several = len(left_out) > 1

@@ -10,7 +10,7 @@ from typing import Any
 from guardwrap.budget import Budget
 from guardwrap.formatting import blamed, counted
 from guardwrap.outcomes import Estimate, Outcome, bounded, heavy_tail, plain, tail_and_limit
-from guardwrap.planning.advice import advice_of, too_few
+from guardwrap.planning.advice import Means, advice_of, too_few
 from guardwrap.planning.alternatives import Alternative
 from guardwrap.planning.forecast import Forecast, forecast_of
 from guardwrap.samplers import Attempt
@@ -174,6 +174,7 @@ def planned(
     weighed: bool,
     goal: Goal = Goal(),  # noqa: B008
     rates: Sequence[Estimate | None] | None = None,
+    means: Means = Means(),  # noqa: B008
 ) -> Plan:
     """Make a plan from a pilot.
 
@@ -195,6 +196,8 @@ def planned(
         The distance to g, and the pilot of QRS.
     rates
         For each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
+    means
+        What the call can change so that more texts pass.
     """
     pilot_attempts, wall = spent(outcomes)
     seconds = wall / pilot_attempts if pilot_attempts else 0.0
@@ -217,7 +220,7 @@ def planned(
     ]
     needed = [each.budget for each in forecasts]
     enough = None if None in needed or not needed else Budget(max_attempts=max(n for n in needed if n is not None))
-    advice = advice_of(forecasts, kind, enough, budgets, itself=itself, weighed=weighed)
+    advice = advice_of(forecasts, kind, enough, budgets, itself=itself, weighed=weighed, means=means)
     return Plan(tuple(forecasts), kind, enough, advice, spent=(pilot_attempts, wall))
 
 

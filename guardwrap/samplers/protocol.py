@@ -28,12 +28,15 @@ class Attempt:
         not use weights.
     uniform
         A random number in [0, 1), independent of every other attempt, for a sampler that accepts at random.
+    most_weight
+        The largest P(y) / a'(y) to allow for in texts that were not drawn, for reports; infinity for none.
     """
 
     draw: Draw
     satisfied: bool
     log_weight: float | None = None
     uniform: float = 0.0
+    most_weight: float = math.inf
 
 
 NEAR = 0.05

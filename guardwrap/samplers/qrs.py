@@ -22,6 +22,7 @@ from guardwrap.metrics import (
     qrs_tvd,
 )
 from guardwrap.metrics.intervals import Floats
+from guardwrap.metrics.weights import unseen_share
 from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
 from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler, Trace, checked_weight
 
@@ -49,12 +50,16 @@ FEWEST = 1e-9
 
 
 class _State(NamedTuple):
-    """log β, or None during the pilot; all log-weights; the pilot's attempts, and how many satisfied the constraint."""
+    """log β, or None during the pilot; all log-weights; the pilot's attempts, and how many satisfied the constraint.
+
+    Last the largest weight to allow for in texts that were not drawn.
+    """
 
     log_beta: float | None
     seen: Trace | None = None
     pilot: int = 0
     satisfied: int = 0
+    most_weight: float = math.inf
 
 
 @strict_arguments
@@ -113,7 +118,7 @@ def qrs(
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, Draw | None]:
         weight = checked_weight(attempt)
-        after = state._replace(seen=Trace(weight, state.seen))
+        after = state._replace(seen=Trace(weight, state.seen), most_weight=attempt.most_weight)
         if state.log_beta is None:
             after = after._replace(pilot=state.pilot + 1, satisfied=state.satisfied + attempt.satisfied)
             if attempt.satisfied and _suffices(after, pilot):
@@ -212,12 +217,18 @@ def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str
     passing = sum(weight > -math.inf for weight in weights)
     if not passing:
         return f"{APPROXIMATE}: QRS, {beta_text}", figures
-    tvd, worth = qrs_tvd(weights, state.log_beta), effective_sample_size(weights)
+    tvd, kl = qrs_tvd(weights, state.log_beta), qrs_kl(weights, state.log_beta)
+    worth = effective_sample_size(weights)
+    if state.most_weight < math.inf:
+        unseen = unseen_share(weights, state.most_weight)
+        tvd = tvd._replace(high=min(tvd.high + unseen, 1.0))
+        lost = unseen * max(math.log(state.most_weight) - state.log_beta, 0.0)
+        kl = kl._replace(high=kl.high + lost - math.log1p(-unseen) if unseen < 1 else math.inf)
     figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
         "tvd": tvd,
         "near_enough": NEAR if target is None else target,
-        "kl": qrs_kl(weights, state.log_beta),
+        "kl": kl,
         "effective_sample_size": worth,
         "pareto_k": pareto_k(weights),
         "pareto_k_limit": pareto_k_limit(passing),

@@ -50,11 +50,22 @@ class TokenMask(Protocol):
     def notes(self) -> Sequence[str]:
         """Notes for the report."""
 
+    @property
+    def beyond(self) -> bool:
+        """Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows."""
+
+    @property
+    def dead_end(self) -> Ids | None:
+        """New tokens after which every possible next token was excluded; None if that has not happened."""
+
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate for the next token whether it is excluded."""
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
-        """Return which of all possible next ``tokens``, with probabilities ``shares``, are excluded; ``[tokens]``."""
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
+        """Return which of all possible next ``tokens``, with probabilities ``shares``, are excluded; ``[tokens]``.
+
+        ``beyond`` says whether these are tokens that truncation leaves out.
+        """
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Record that every possible next token after ``token_ids`` was excluded."""
@@ -80,7 +91,13 @@ class TokenTwist(Protocol):
     def learns(self) -> bool:
         """Whether it learns from the distributions that it receives."""
 
-    def log_factors(self, token_ids: Sequence[int], tokens: Any, log_probabilities: Any) -> Any:
+    @property
+    def most_weight(self) -> float:
+        """The largest a(y)/a'(y) that reports allow for in texts that were not drawn; infinity for none."""
+
+    def log_factors(
+        self, token_ids: Sequence[int], tokens: Any, log_probabilities: Any, log_weight: float = 0.0
+    ) -> Any:
         """Return the logarithms of the tokens' factors in nats, ``[columns]``, float64, all finite.
 
         Parameters
@@ -91,6 +108,8 @@ class TokenTwist(Protocol):
             The token of each column, ``[columns]``; None if column i is token i.
         log_probabilities
             Their log-probabilities under a in nats, ``[columns]``; -inf for tokens that cannot be drawn.
+        log_weight
+            log a/a' of the tokens so far, in nats.
         """
 
 

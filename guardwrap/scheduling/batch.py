@@ -133,7 +133,7 @@ class _Batch:
                         self._driven = False
                         return
                     scheduler = self._admit()
-                    scheduler.aside = scheduler.aside or CheckerPool()
+                    scheduler.aside, scheduler.shared = scheduler.aside or CheckerPool(), True
                     if scheduler.idle:
                         self._let_go(scheduler.aside)
                         if self._calls or self._gone:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.outcomes import Draw, Outcome, Usage
+from guardwrap.outcomes import Draw, Outcome, Remedy, Usage
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
@@ -152,6 +152,8 @@ class Request:
         accepted, or all at once when it is. None if the call does not stream.
     settled
         Determines which attempts are certain to be accepted; None if that is not known before they are complete.
+    ways
+        What its call can do if texts are missing; of ``Remedy`` only those that depend on the call.
     whole_because
         With ``settled=None``, the reason, in words.
     learning
@@ -186,6 +188,7 @@ class Request:
     learning: Usage = field(default_factory=Usage)
     prompt_tokens: int | None = None
     whole_because: str = "the backend gives whole texts"
+    ways: frozenset[Remedy] = frozenset({Remedy.LENGTH, Remedy.PROMPT})
 
     @property
     def first(self) -> Request:

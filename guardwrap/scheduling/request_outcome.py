@@ -10,7 +10,7 @@ from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits, tail_in_words
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, OTHER, Estimate, Outcome, Report, Usage, heavy_tail
+from guardwrap.outcomes import FEW, MANY_CUT_OFF, NO_CALL, OTHER, Estimate, Outcome, Remedy, Report, Usage, heavy_tail
 from guardwrap.scheduling.request_state import RequestState
 
 __all__ = ["outcome_of", "with_earlier"]
@@ -99,6 +99,8 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         obstacle=None if state.satisfied else state.inquiry.obstacle,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
         prompt_tokens=request.prompt_tokens,
+        stopped=state.stopped,
+        remedies=_remedies(state, asked=asked),
     )
     draws = tuple(state.accepted)
     texts = tuple(draw.text for draw in draws)
@@ -139,6 +141,35 @@ def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
         places={title: dict(counts.most_common(_PLACES)) for title, counts in places.items()},
     )
     return replace(earlier, texts=texts, draws=earlier.draws + later.draws, report=report)
+
+
+def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
+    """Return what may help a request that lacks texts, as far as its call can do it."""
+    ways, obstacle, mask = state.request.ways, state.inquiry.obstacle, state.request.mask
+    if state.ended in (None, "complete", "error"):
+        return ()
+    if state.ended == "deterministic":
+        return (Remedy.SAMPLING, Remedy.CONSTRAINT)
+    if not state.attempts and state.ended in ("timeout", "deadline"):
+        return (Remedy.TIME,)
+    without_call = sum(counts[NO_CALL] for counts in state.places.values())
+    if Remedy.MASK in ways and 2 * without_call > state.attempts:
+        return (Remedy.CALLS,)
+    if state.ended == "impossible":
+        if asked and state.is_ruled_out:  # by the prompt alone, whatever follows it
+            return (Remedy.CONSTRAINT,)
+        usual = [Remedy.SETTINGS] if obstacle is not None else [Remedy.TEXTS, Remedy.LENGTH]
+        chosen = [*usual, Remedy.CONSTRAINT, Remedy.PROMPT]
+    else:
+        rejected = state.attempts - state.satisfied
+        chosen = [Remedy.SETTINGS] if obstacle is not None else []
+        narrow = mask is not None and not mask.beyond and obstacle is not None and obstacle.truncates
+        chosen += [Remedy.BEYOND] if narrow else []
+        chosen += [Remedy.LENGTH] if state.cut_off >= MANY_CUT_OFF * state.attempts else []
+        chosen += [Remedy.MASK] if 2 * state.stopped >= rejected > 0 else []
+        chosen += [Remedy.BUDGET, Remedy.CONSTRAINT, Remedy.PROMPT]
+    always = (Remedy.SETTINGS, Remedy.BEYOND, Remedy.BUDGET, Remedy.CONSTRAINT)
+    return tuple(remedy for remedy in chosen if remedy in always or remedy in ways)
 
 
 def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from guardwrap.constraints.checking import Judgement
 from guardwrap.outcomes import SAMPLER, Draw, Outcome
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
+from guardwrap.scheduling.backend import DEAD_END, AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
 from guardwrap.scheduling.live_text import LiveText
 from guardwrap.scheduling.randomness import decision, skipped
@@ -82,6 +82,7 @@ class RequestState:
     rounds: Rounds | None = None  # None if attempts are never skipped
     skipped: int = 0
     satisfied: int = 0
+    stopped: int = 0  # attempts ended by a verdict before their end
     cut_off: int = 0  # attempts cut by a limit that do not satisfy the constraint
     satisfied_at_round_start: int = 0  # ``satisfied`` when the current reduced distribution took effect
     tokens: int = 0
@@ -116,11 +117,11 @@ class RequestState:
         """When running attempts are dropped, by ``time.monotonic()``; None for never."""
         budget, began = self.request.budget, self.began
         moments = [] if budget.deadline is None or began is None else [began + budget.deadline]
-        moments += [] if budget.timeout is None else [self._timeout]
+        moments += [] if budget.timeout is None else [self.timeout]
         return min(moments, default=None)
 
     @property
-    def _timeout(self) -> float:
+    def timeout(self) -> float:
         """When the budget's timeout is over, by ``time.monotonic()``; infinite without one."""
         timeout = self.request.budget.timeout
         return math.inf if timeout is None else self.request.called + timeout
@@ -128,7 +129,7 @@ class RequestState:
     @property
     def _late(self) -> str:
         """What ends a request at its deadline."""
-        return "timeout" if self.deadline == self._timeout else "deadline"
+        return "timeout" if self.deadline == self.timeout else "deadline"
 
     def time_out(self, now: float) -> None:
         """End a request whose timeout is over, with what it has: even if no attempt has begun or a check still runs."""
@@ -139,7 +140,7 @@ class RequestState:
 
     def is_timed_out(self, now: float) -> bool:
         """Whether the request's timeout is over."""
-        return now >= self._timeout
+        return now >= self.timeout
 
     @property
     def waits_for_thread(self) -> bool:
@@ -318,9 +319,14 @@ class RequestState:
         """Whether no text can satisfy the constraint: the mask has shown it, or the prompt alone violates it."""
         if self.request.mask is not None and self.request.mask.impossible:
             return True
-        watch, first = self.request.watch, self.attempts == 1 and not judged.judgement.satisfied
+        return self.attempts == 1 and not judged.judgement.satisfied and self.is_ruled_out
+
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether the constraint is violated by the prompt alone, so that no text can satisfy it."""
+        watch = self.request.watch
         # Watches without a look-ahead judge the texts of servers, not tokens.
-        return first and watch is not None and self.request.lookahead is not None and watch(()) is not None
+        return watch is not None and self.request.lookahead is not None and watch(()) is not None
 
     def _skip(self, count: int) -> None:
         """Count attempts that are known to be rejected and were not drawn."""
@@ -373,6 +379,7 @@ class RequestState:
         self.attempts += 1
         self.satisfied += judged.judgement.satisfied
         self.cut_off += judged.decoded.status == "cut" and not judged.judgement.satisfied
+        self.stopped += judged.decoded.status == "aborted" and judged.decoded.blame != DEAD_END
         self.tokens += judged.decoded.length
         self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
@@ -429,4 +436,5 @@ class RequestState:
             return Attempt(judged.draw, satisfied)
         launch = judged.decoded.launch
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
-        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
+        most = math.inf if self.request.twist is None else self.request.twist.most_weight
+        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform, most)

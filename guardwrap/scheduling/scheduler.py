@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -69,11 +70,14 @@ class Scheduler:
     aside : CheckerPool or None
         Judges texts in threads if this runs the user's code or is slow. None judges all texts within steps, so that all
         requests wait.
+    shared : bool
+        Whether callers share the scheduler, so that each may take only a little time in a step.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.aside: CheckerPool | None = None
+        self.shared = False
         self._launch_seconds: float | None = None  # of one attempt in the last step that launched some
         self._sources: list[RequestStream] = []
         self._whose: dict[Request, RequestStream] = {}
@@ -82,6 +86,8 @@ class Scheduler:
         self._failed: Failures = {}
         self._rounds = 0  # launches since the running attempts were last advanced
         self._began = 0.0  # ``time.monotonic()`` of the start of this step
+        self._until = math.inf  # when the next timeout of a request is over
+        self._new: bool | None = None  # whether to launch only one request that has no attempt yet, or only others
 
     def add(self, source: RequestStream) -> None:
         """Add the requests of a caller."""
@@ -153,10 +159,11 @@ class Scheduler:
         return self._book()
 
     def _drawn(self) -> list[AttemptState]:
-        launches: list[Launch] = []
         found: list[AttemptState] = []
+        moments = [progress.timeout for progress in self._active.values()]
+        self._until = min((moment for moment in moments if moment > self._began), default=math.inf)
         for request, progress in self._active.items():
-            progress.allowance.begin(self._began, limited=self.aside is not None)
+            progress.allowance.begin(self._began, limited=self.shared, until=self._until)
             if progress.round_is_over:
                 with caught(self._failed, request):
                     self._narrow(progress)
@@ -165,15 +172,13 @@ class Scheduler:
                     self._diagnose(progress)
         # New attempts may end with their first token, which makes room for launches again and again. The running
         # attempts must still be advanced now and then.
-        most = self._most_launches()
-        if self._rounds < (LAUNCH_ROUNDS if most is None else 1) or not self.backend.running:
-            launches, found = self._next_launches(most)
-        if launches:
-            self._rounds += 1
-            began = time.monotonic()
-            launched = self.backend.launch(launches)
-            self._launch_seconds = (time.monotonic() - began) / len(launches)
-            return found + launched
+        timeouts = [progress.request.budget.timeout for progress in self._active.values()]
+        shortest = min((timeout for timeout in timeouts if timeout is not None), default=None)
+        if self._rounds < (LAUNCH_ROUNDS if shortest is None else 1) or not self.backend.running:
+            launched = self._launched(shortest, found)
+            if launched is not None:
+                self._rounds += 1
+                return found + launched
         if self.backend.running:
             self._rounds = 0
             return found + self.backend.advance()
@@ -228,16 +233,32 @@ class Scheduler:
             self._fill(source, room - len(launches), lengths, launches, found)
         return launches, found
 
-    def _most_launches(self) -> int | None:
-        """Return how many attempts may be launched in a step; None for any number.
+    def _launched(self, shortest: float | None, found: list[AttemptState]) -> list[AttemptState] | None:
+        """Launch attempts, and return those that ended at once; None if there are none to launch.
 
-        With timeouts they are so few that the step is soon over, and attempts advance after each such step. A launch
-        computes the whole prompt: with 64 callers, one step computed 32 prompts and took 7 seconds.
+        With timeouts, of which ``shortest`` is the shortest, they are so few that the step is soon over, and attempts
+        advance after each such step. The first launch of a request computes its whole prompt, so these follow one by
+        one, while there is time: with 64 callers, one step computed 32 prompts and took 7 seconds.
         """
-        timeouts = [progress.request.budget.timeout for progress in self._active.values()]
-        shortest = min((timeout for timeout in timeouts if timeout is not None), default=None)
-        if shortest is None:
-            return None
+        launched: list[AttemptState] | None = None
+        self._new = None if shortest is None else False
+        while True:
+            launches, more = self._next_launches(None if shortest is None else self._most_launches(shortest))
+            found += more
+            if launches:
+                began = time.monotonic()
+                launched = (launched or []) + self.backend.launch(launches)
+                self._launch_seconds = (time.monotonic() - began) / len(launches)
+            if shortest is None or (self._new and (not launches or self._is_long(shortest))):
+                return launched
+            self._new = True
+
+    def _is_long(self, shortest: float) -> bool:
+        """Return whether this step has taken its share of the shortest timeout."""
+        return time.monotonic() - self._began >= STEP_SHARE * shortest
+
+    def _most_launches(self, shortest: float) -> int:
+        """Return how many attempts may be launched in a step, given the shortest timeout."""
         if self._launch_seconds is None:
             return FIRST_LAUNCHES
         return max(1, int(STEP_SHARE * shortest / max(self._launch_seconds, 1e-9)))
@@ -271,6 +292,8 @@ class Scheduler:
             request = progress.request
             if progress.has_enough_in_flight or request in self._failed:
                 return []
+            if self._new is not None and (self._new == bool(progress.launched) or (self._new and launches)):
+                return []
             coming: list[Launch] = []
             with caught(self._failed, request):
                 coming = progress.launches(most, lengths.get(request, []) + [0] * new[request])
@@ -283,7 +306,12 @@ class Scheduler:
         for progress in under_way:
             if len(launches) < most:
                 launches += more(progress, min(share, most - len(launches)))
-        while len(launches) < most and (request := source.take()) is not None:
+        while (
+            len(launches) < most
+            and self._new is not False
+            and not (self._new and launches)
+            and (request := source.take()) is not None
+        ):
             found += self._begun(request, source)
             if request.prompt.law.beam_results is None:
                 launches += more(self._active[request], most - len(launches))
@@ -295,12 +323,12 @@ class Scheduler:
         """Begin a request, and return the attempts that it has without launches, those of a beam search."""
         self._whose[request] = source
         progress = self._active[request] = RequestState(request, self.backend.mode)
-        progress.allowance.begin(self._began, limited=self.aside is not None)
+        progress.allowance.begin(self._began, limited=self.shared, until=self._until)
         with caught(self._failed, request):
             # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
             hash(request.rule)
-            if request.runs_code and request.budget.timeout is not None:
-                self.aside = self.aside or CheckerPool()  # only in another thread can it be left behind
+            if request.budget.timeout is not None:
+                self.aside = self.aside or CheckerPool()  # only in another thread can a check be left behind
             progress.state = request.sampler.init()
         found: list[AttemptState] = []
         if request.prompt.law.beam_results is not None and request not in self._failed:
@@ -341,8 +369,9 @@ class Scheduler:
         return items + others, failures | failed
 
     def _is_slow(self, request: Request) -> bool:
-        """Return whether judging a text of a request may take longer than other callers can wait."""
-        return request.runs_code or self._active[request].slow
+        """Return whether judging a text of a request may take longer than other callers, or its timeout, can wait."""
+        loads = request.budget.timeout is not None and request.constraint.cost >= EXPENSIVE  # perhaps a classifier
+        return request.runs_code or loads or self._active[request].slow
 
     def _book(self) -> list[Served]:
         """Judge attempts that ended, decide about them, and stop those that are no longer needed."""

@@ -1,15 +1,19 @@
-"""The time that verdicts, masks and judgements of one request may take in a step of a batch with other callers.
+"""The time that verdicts, masks and judgements of one request may take in a step.
 
-Each request may use a little time in every step, and more at once from a reserve, which refills with a small share of
-the time that passes. When both are used up, nobody waits: a verdict is UNDECIDED, a mask excludes nothing, and a text
-is judged in a separate thread.
+In a batch with other callers, each request may use a little time in every step, and more at once from a reserve, which
+refills with a small share of the time that passes. A step in which a timeout ends gives no request more time than is
+left until then, also where a caller is alone. When the time is used up, nobody waits: a verdict is UNDECIDED, a mask
+excludes nothing, and a text is judged in a separate thread.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,7 +41,7 @@ class StepAllowance:
     Attributes
     ----------
     limited : bool
-        Whether the limit applies, because others wait. A single caller may use any amount of time.
+        Whether the limit of each step applies, because others wait. A single caller may use any amount of time.
     given_up : int
         Number of times that a mask ran out of time for a next token.
     """
@@ -48,8 +52,9 @@ class StepAllowance:
         self._saved = SAVED
         self._used = 0.0
         self._began: float | None = None
+        self._until = math.inf
 
-    def begin(self, now: float, *, limited: bool) -> None:
+    def begin(self, now: float, *, limited: bool, until: float = math.inf) -> None:
         """Start a step.
 
         Parameters
@@ -58,16 +63,19 @@ class StepAllowance:
             Wall-clock time in seconds, from any origin.
         limited
             Whether other callers wait for this request.
+        until
+            When the next timeout of a request in the batch is over, by ``time.monotonic()``; infinite for none.
         """
         passed = 0.0 if self._began is None else now - self._began
         beyond = max(0.0, self._used - EACH_STEP)
         self._saved = min(SAVED, max(0.0, self._saved - beyond) + SHARE * max(0.0, passed))
-        self._used, self._began, self.limited = 0.0, now, limited
+        self._used, self._began, self.limited, self._until = 0.0, now, limited, until
 
     @property
     def left(self) -> float:
-        """Seconds left in this step."""
-        return EACH_STEP + self._saved - self._used
+        """Seconds left in this step; infinite without a limit."""
+        own = EACH_STEP + self._saved - self._used if self.limited else math.inf
+        return own if math.isinf(self._until) else min(own, self._until - time.monotonic())
 
     def spent(self) -> AbstractContextManager[Any]:
         """Return a context that limits its body to the time left, and subtracts the time used.
@@ -77,9 +85,10 @@ class StepAllowance:
         StepOver
             At once, if no time is left; and in the body of the context, when the time ends.
         """
-        if not self.limited:
+        left = self.left
+        if math.isinf(left):
             return nullcontext()
-        if self.left <= 0:
+        if left <= 0:
             raise StepOver(EACH_STEP, shared=True)
         return _Spent(self)
 
@@ -138,13 +147,24 @@ class AllowedMask:
         """Notes of the mask for the report."""
         return self.mask.notes
 
+    @property
+    def beyond(self) -> bool:
+        """Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows."""
+        return self.mask.beyond
+
+    @property
+    def dead_end(self) -> tuple[int, ...] | None:
+        """New tokens after which every possible next token was excluded; None if that has not happened."""
+        return self.mask.dead_end
+
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate for the next token whether it is excluded; none is without time left."""
         return self._asked(lambda: self.mask.dead(token_ids, candidates), [False] * len(candidates))
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         """Return which of all possible next tokens are excluded; none is without time left."""
-        return self._asked(lambda: self.mask.left_out(token_ids, tokens, shares), np.zeros(len(tokens), dtype=bool))
+        ask = partial(self.mask.left_out, token_ids, tokens, shares, beyond=beyond)
+        return self._asked(ask, np.zeros(len(tokens), dtype=bool))
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Record that every possible next token after ``token_ids`` was excluded."""
@@ -157,6 +177,6 @@ class AllowedMask:
                 answer = ask()
         except StepOver:
             answer = none
-        if self.allowance.limited and self.allowance.left <= 0:
+        if self.allowance.left <= 0:
             self.allowance.given_up += 1
         return answer

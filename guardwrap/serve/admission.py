@@ -85,11 +85,23 @@ class Gate:
             self.inside -= 1
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for a slot in the batch, first come, first served, and hold it for the ``async with`` block."""
-        async with self._slots:
-            self.running += 1
-            try:
-                yield
-            finally:
-                self.running -= 1
+    async def slot(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Wait for a slot in the batch, first come, first served, and hold it for the ``async with`` block.
+
+        Parameters
+        ----------
+        seconds
+            The seconds until the request's timeout, after which nothing is computed for it, so that it needs no slot;
+            None without a timeout.
+        """
+        try:
+            await asyncio.wait_for(self._slots.acquire(), seconds)
+        except TimeoutError:
+            yield
+            return
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._slots.release()

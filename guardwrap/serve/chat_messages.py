@@ -10,21 +10,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.documents.lexical import load_json
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.fields import flag
 from guardwrap.serve.request_policy import RequestPolicy
 
-__all__ = ["read_chat", "read_template_options", "read_tools"]
+__all__ = ["CACHE_MARKS", "INVALID_ARGUMENTS", "read_chat", "read_template_options", "read_tools"]
+
+CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
+"""Fields of messages and their parts that say what another server caches. They change no text."""
+
+INVALID_ARGUMENTS = "invalid_arguments"
+"""Argument with the text of a replayed call's arguments that are no JSON object. Templates only take objects."""
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _OF_MESSAGES = (
     "role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id", "function_call", "annotations",
-    "reasoning_content", "reasoning", "parsed",
+    "reasoning_content", "reasoning", "parsed", *CACHE_MARKS,
 )  # fmt: skip
 """Fields of messages. OpenAI's client adds ``parsed`` to replies, and sends it with them."""
 _THOUGHTS = ("reasoning_content", "reasoning")
-_EFFORTS = ("minimal", "low", "medium", "high")
+_EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _MOST_TEMPLATE_OPTIONS = 20
 
 
@@ -56,7 +63,9 @@ def read_chat(messages: Any, *, images: bool = False) -> list[dict[str, Any]]:
 def _message(message: Any, where: str, *, images: bool) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise bad(where, "give an object with a role and content")
-    message = {name: value for name, value in message.items() if value not in (None, [])}
+    message = {
+        name: value for name, value in message.items() if value is not None and (value != [] or name == "content")
+    }
     for name in message:
         if name not in _OF_MESSAGES:
             raise bad(where, f"unknown field {name[:60]!r}{nearest(name, _OF_MESSAGES)}")
@@ -100,6 +109,7 @@ def _part(part: Any, where: str, *, images: bool) -> dict[str, Any]:
 
 
 def _require_only(part: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
+    known = (*known, *CACHE_MARKS)
     if extra := sorted(name for name in part if name not in known and part[name] is not None):
         raise bad(where, f"unknown field {extra[0][:60]!r}")
 
@@ -135,16 +145,22 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise bad(f"{where}.{i}", "give a call: {'type': 'function', 'function': {'name', 'arguments'}}")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments) if arguments.strip() else {}
-            except (ValueError, RecursionError):
-                raise bad(f"{where}.{i}.function.arguments", "is not JSON") from None
+        arguments = _arguments(function.get("arguments"))
         ident = {"id": _string(call["id"], f"{where}.{i}.id")} if call.get("id") is not None else {}
-        function = {"name": function["name"], "arguments": arguments or {}}
+        function = {"name": function["name"], "arguments": arguments}
         read.append({**ident, "type": "function", "function": function})
     return read
+
+
+def _arguments(value: Any) -> dict[str, Any]:
+    """Return a replayed call's arguments. Agents replay the calls of other models as they were, valid or not."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return {}
+    try:
+        arguments = load_json(value) if isinstance(value, str) else value
+    except (ValueError, OverflowError, RecursionError):
+        arguments = value
+    return arguments if isinstance(arguments, dict) else {INVALID_ARGUMENTS: arguments}
 
 
 def _string(value: Any, where: str) -> str:
@@ -179,10 +195,30 @@ def read_tools(fields: Mapping[str, Any], policy: RequestPolicy) -> ToolCalls | 
         if not isinstance(tool, dict) or tool.get("type", "function") != "function":
             raise bad(f"tools.{i}", "only tools of type function are supported")
     parallel = flag(fields, "parallel_tool_calls") if "parallel_tool_calls" in fields else True
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice = _allowed_tools(choice)
     try:
         return ToolCalls(tools, choice=choice, parallel=parallel, name="the tools")
     except GuardwrapError as error:
         raise in_field("tool_choice" if str(error).startswith("choice") else "tools", error) from None
+
+
+def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the choice of several tools as ``ToolCalls`` takes it."""
+    where, allowed = "tool_choice.allowed_tools", choice.get("allowed_tools")
+    if not isinstance(allowed, dict) or allowed.get("mode") not in ("auto", "required"):
+        raise bad(where, "give an object with the mode auto or required, and tools")
+    tools, names = allowed.get("tools"), []
+    for i, tool in enumerate(tools if isinstance(tools, list) else ()):
+        function = (
+            tool.get("function") if isinstance(tool, dict) and tool.get("type", "function") == "function" else None
+        )
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise bad(f"{where}.tools.{i}", "give {'type': 'function', 'function': {'name': NAME}}")
+        names.append(function["name"])
+    if not names:
+        raise bad("tool_choice", "the type 'allowed_tools' needs a list of at least one tool")
+    return {"mode": allowed["mode"], "names": names}
 
 
 def read_template_options(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,8 @@ class ErrorResponse(Exception):
     ----------
     request_id : str or None
         Id of the request, as in the log and in the header ``x-request-id``.
+    attempts : int
+        Number of attempts for the log: those of the report, unless more were made.
     """
 
     request_id: str | None = None
@@ -73,6 +75,7 @@ class ErrorResponse(Exception):
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.report, self.headers = report, dict(headers or {})
+        self.attempts = int(report["usage"]["attempts"]) if isinstance(report, Mapping) else 0
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of the response."""

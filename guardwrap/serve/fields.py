@@ -28,8 +28,11 @@ _TEXT = ("prompt",)
 _MOST_DEPTH = MAX_DEPTH + 20  # a schema may be MAX_DEPTH deep, and is itself nested in the request
 _TOO_DEEP = "the request is nested too deeply"
 
-_LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id")
-"""Labels for the caller's bookkeeping: accepted, but neither used nor stored."""
+_LABELS = (
+    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "request_id", "service_tier", "store", "prediction",
+)  # fmt: skip
+"""Fields that change no text, only how other servers bill, cache, store or speed it up: accepted, without effect."""
 
 _LOGPROBS = "log-probabilities are known for whole texts only, under the model without the constraint"
 _TOOLS = "this is the old form; give tools"
@@ -58,12 +61,10 @@ NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "function_call": (("none", "auto"), _TOOLS),
     "modalities": ((["text"],), _AUDIO),
     "audio": ((), _AUDIO),
-    "prediction": ((), "texts come from the model alone"),
+    "moderation": ((), "use a classifier constraint"),
     "web_search_options": ((), "this server does not search the web"),
     "verbosity": (("medium",), "say in the prompt how long the text should be, or use a length constraint"),
-    "service_tier": (("auto", "default"), "all requests are treated alike"),
     "priority": ((0,), "all requests are treated alike"),
-    "store": ((False,), "this server stores nothing"),
     "echo": ((False,), "the prompt is neither checked nor returned"),
     "suffix": ((), "texts always continue their prompt"),
     "add_generation_prompt": ((True,), "the chat template adds it"),

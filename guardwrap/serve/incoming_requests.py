@@ -15,6 +15,7 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.opentelemetry_api import attached, context_with, remote_context, tracer
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.server_settings import ServerLimits
@@ -57,13 +58,20 @@ def require_key(request: Request, digests: Sequence[bytes]) -> None:
 
 
 def require_json(request: Request) -> None:
-    """Require a JSON body. Browsers send one to another site only after a preflight request, which fails here.
+    """Require a JSON body without compression.
+
+    Browsers send JSON to another site only after a preflight request, which fails here.
 
     Raises
     ------
     ErrorResponse
         HTTP 415.
     """
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        message = f"Content-Encoding {short(coding)} is not supported; send the request without compression"
+        headers = {"Accept-Encoding": "identity"}
+        raise ErrorResponse(415, message, code="unsupported_content_encoding", headers=headers)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ErrorResponse(415, "send the request as Content-Type: application/json", code="unsupported_media_type")

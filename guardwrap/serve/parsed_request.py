@@ -18,7 +18,8 @@ from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.views import View
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
-from guardwrap.proposals import merge_proposals, only_masks
+from guardwrap.proposals import Masked, merge_proposals, only_masks
+from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
 from guardwrap.serve.error_responses import bad, in_field, no_model
 from guardwrap.serve.fields import flag, number_field, require_known, whole
@@ -39,6 +40,11 @@ __all__ = ["ANYTHING", "ParsedRequest", "has_token_ids", "parse_request", "parse
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
+
+CALLS = Masked(beyond_truncation=True)
+"""What requests that require a call are drawn from, unless they or the server's files name a sampler or a proposal.
+
+Clients of OpenAI's API expect a call, and a model that is not trained for tools hardly ever writes one."""
 
 _LENGTHS = ("max_tokens", "max_completion_tokens")
 
@@ -71,6 +77,8 @@ class ParsedRequest:
         The request field that sets the maximum length of a text; None if there is none.
     echo
         Fields of the request that its reply repeats.
+    most_tokens
+        The server's limit on ``max_new_tokens``; None for none.
     """
 
     model: str
@@ -83,6 +91,7 @@ class ParsedRequest:
     prompt_field: str = "prompt"
     length_field: str | None = None
     echo: Mapping[str, Any] = field(default_factory=dict)
+    most_tokens: int | None = None
 
 
 def parsed_without_model(
@@ -192,16 +201,18 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
         options["seed"] = seed
     prompt_field = "messages" if chat else "prompt"
     length_field = next((name for name in _LENGTHS if name in fields), None)
-    return ParsedRequest(model, prompts, options, n, stops, stream, usage, prompt_field, length_field)
+    most = policy.limits.max_new_tokens
+    return ParsedRequest(model, prompts, options, n, stops, stream, usage, prompt_field, length_field, most_tokens=most)
 
 
 def _law(fields: Mapping[str, Any], policy: RequestPolicy) -> dict[str, Any]:
     """Return the generation settings of a request. Those that it leaves out are the model's own."""
     most = policy.limits.max_new_tokens
-    lengths = {whole(fields, name, 1, most) for name in _LENGTHS if name in fields}
+    accepted = None if policy.limits.clamp else most
+    lengths = {whole(fields, name, 1, accepted) for name in _LENGTHS if name in fields}
     if len(lengths) > 1:
         raise bad("max_tokens", "differs from max_completion_tokens, which means the same; give one of them")
-    law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or most}
+    law: dict[str, Any] = {"max_new_tokens": min(next(iter(lengths), None) or most, most)}
     temperature = number_field(fields, "temperature", 0.001, 100, zero=True)
     top_p, top_k = number_field(fields, "top_p", 1e-6, 1, zero=True), whole(fields, "top_k", -1)
     if temperature == 0:
@@ -249,6 +260,8 @@ def _ours(
             file = file.filled(field_values(own, file, policy))
             sampler, requested = sampler_of(own), drawn_from(own, policy)
             proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
+            if tools is not None and tools.least and sampler is proposal is adapter is None:
+                sampler, proposal = read_sampler("rejection"), CALLS
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):
                 adapter = False  # without this, the server's own adapter would conflict with the proposal
             repair = repair_of(own, file.repair, policy, chat=chat)

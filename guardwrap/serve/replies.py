@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from guardwrap.constraints.stop_strings import GrowingCut, cut
+from guardwrap.formatting import digits
 from guardwrap.messages.answer_message import answer_message, finish_reason
-from guardwrap.outcomes import MANY_CUT_OFF, Draw, Outcome, Report
+from guardwrap.outcomes import Draw, Outcome, Remedy, Report, report_blame
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
@@ -50,7 +51,8 @@ def require_complete(outcome: Outcome, request: ParsedRequest) -> Outcome:
     report = outcome.report
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
-    message = f"{report.headline()}; {report.advice()}; in this request: {', '.join(_changes(report, request))}"
+    changes = ", ".join(_changes(report, request))
+    message = f"{report.headline()}; {report_blame(report)}what helps in this request: {changes}"
     raise ErrorResponse(422, message, code=report.ended, report=report_json(report))
 
 
@@ -60,15 +62,25 @@ _OFF = {"top_k": '"top_k": -1', "top_p": '"top_p": 1'}
 
 def _changes(report: Report, request: ParsedRequest) -> list[str]:
     """Return what to change in the fields of a request that got too few texts, what helps most first."""
-    options, cut_off = request.options, report.cut_off / max(1, report.usage.attempts)
+    tokens, most = request.options.get("max_new_tokens"), request.most_tokens
     length = request.length_field or ("max_output_tokens" if request.prompt_field == "input" else "max_tokens")
-    longer = [f"a {length} above {options['max_new_tokens']}"] if cut_off >= MANY_CUT_OFF else []
-    masked = [] if options.get("proposal") else ['"guardwrap": {"proposal": "masked", "sampler": "qrs"}']
-    fields = {**_OFF, "max_new_tokens": f"a {length} above {options.get('max_new_tokens')}"}
-    off = [] if report.obstacle is None else [fields[name] for name in report.obstacle.names if name in fields]
-    if report.ended == "impossible":
-        return [*(off if report.obstacle is not None else [*longer, '"top_k": -1']), "a weaker constraint"]
-    return [*off, *longer, *masked] or ["a weaker constraint, or a prompt that describes it"]
+    longer = [f"a {length} above {tokens}"] if most is None or (tokens is not None and tokens < most) else []
+    turned_off = {**{name: [field] for name, field in _OFF.items()}, "max_new_tokens": longer}
+    names = () if report.obstacle is None else report.obstacle.names
+    limit = getattr(report.budget, report.ended, None) if Remedy.TIME in report.remedies else None
+    changes = {
+        Remedy.TIME: [f'"guardwrap": {{"budget": {{"{report.ended}": {digits(2 * limit)}}}}}'] if limit else [],
+        Remedy.SAMPLING: ['"temperature" above 0'],
+        Remedy.SETTINGS: [field for name in names for field in turned_off.get(name, [])],
+        Remedy.TEXTS: [_OFF["top_k"]],
+        Remedy.LENGTH: longer,
+        Remedy.CALLS: ["no guardwrap.sampler, so that tokens are masked until there is a call"],
+        Remedy.BEYOND: ['"guardwrap": {"proposal": {"masked": {"beyond_truncation": true}}}'],
+        Remedy.MASK: ['"guardwrap": {"proposal": "masked"}'],
+    }
+    fields = [field for remedy in report.remedies for field in changes.get(remedy, [])]
+    weaker = "a weaker constraint" + (", or a prompt that describes it" if Remedy.PROMPT in report.remedies else "")
+    return fields if fields and report.ended != "impossible" else [*fields, weaker]
 
 
 @dataclass(frozen=True)

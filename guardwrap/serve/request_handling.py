@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, aclosing, suppress
@@ -119,12 +120,18 @@ class _Over(NamedTuple):
 
 
 async def served(
-    guarded: GuardedGenerator, gate: Gate, request: Request, parsed_request: ParsedRequest, options: dict[str, Any]
+    guarded: GuardedGenerator,
+    gate: Gate,
+    request: Request,
+    parsed_request: ParsedRequest,
+    options: dict[str, Any],
+    called: float | None = None,
 ) -> AsyncGenerator[_Item | None, None]:
     """Generate the texts of a request. Yield accepted texts and outcomes, and None after a ``TICK`` without either.
 
     If the request streams, the pieces of each text come before the text. A slow client holds up nobody: pieces wait for
-    it in a queue, which the length of its texts bounds.
+    it in a queue, which the length of its texts bounds. ``called`` is when the request arrived, by
+    ``time.monotonic()``; None for now.
 
     Raises
     ------
@@ -135,6 +142,8 @@ async def served(
     GuardwrapError
         If ``GuardedGenerator.astream`` raises it.
     """
+    called = time.monotonic() if called is None else called
+    timeout = (options.get("budget") or guarded.session.budget).timeout
     results: asyncio.Queue[_Item | _Over] = asyncio.Queue()
     loop, counts = asyncio.get_running_loop(), Counter[int]()
 
@@ -159,10 +168,15 @@ async def served(
 
     async def draw() -> None:
         try:
-            async with gate.slot():
+            async with gate.slot(None if timeout is None else called + timeout - time.monotonic()):
                 try:
                     drawn = guarded.astream(
-                        parsed_request.prompts, on_text=on_text, on_piece=live, on_busy=on_busy, **options
+                        parsed_request.prompts,
+                        on_text=on_text,
+                        on_piece=live,
+                        on_busy=on_busy,
+                        called=called,
+                        **options,
                     )
                     async with aclosing(drawn) as outcomes:
                         async for outcome in outcomes:
@@ -296,7 +310,7 @@ class Stream(Response):
             pass
         except Exception as error:
             refused = refusal_of(error, scope.get("state", {}).get("request_id"))
-            status = refused.status
+            status, attempts = refused.status, attempts + refused.attempts
             with suppress(OSError):
                 await send_body(event(self._failed(refused)), more=False)
         finally:

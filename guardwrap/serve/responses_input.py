@@ -7,24 +7,28 @@ from typing import Any
 
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
+from guardwrap.serve.chat_messages import CACHE_MARKS
 from guardwrap.serve.error_responses import bad
 
 __all__ = ["object_of", "read_items"]
 
+_DIRECT: Mapping[str, tuple[Any, ...]] = {"async": (False,), "caller": ({"type": "direct"},)}
+"""Fields of calls, and the values that have no effect. Others are of programs, which call tools on another server."""
+
 _FIELDS = {
     "message": ("role", "content", "phase"),
     "reasoning": ("summary", "content", "encrypted_content"),
-    "function_call": ("call_id", "name", "arguments", "parsed_arguments"),
-    "function_call_output": ("call_id", "output"),
+    "function_call": ("call_id", "name", "arguments", "parsed_arguments", *_DIRECT),
+    "function_call_output": ("call_id", "output", "name", *_DIRECT),
 }
 """Fields of each type of item, besides those of all items. OpenAI's client adds ``parsed_arguments`` to replies."""
 
 _OF_ALL = ("type", "id", "status")
 _ROLES = ("user", "assistant", "system", "developer")
 _PARTS = {
-    "input_text": ("text",),
-    "input_image": ("image_url", "detail"),
-    "output_text": ("text", "annotations", "logprobs", "parsed"),
+    "input_text": ("text", *CACHE_MARKS),
+    "input_image": ("image_url", "detail", *CACHE_MARKS),
+    "output_text": ("text", "annotations", "logprobs", "parsed", *CACHE_MARKS),
     "refusal": ("refusal",),
     "reasoning_text": ("text",),
     "summary_text": ("text",),
@@ -104,6 +108,9 @@ def _piece(item: Any, where: str) -> dict[str, Any]:
         problem = f"items of type {short(kind)} are not supported{nearest(kind, _FIELDS)}; give {', '.join(_FIELDS)}"
         raise bad(where, problem if kind is not None else f"give an item: an object with a type: {', '.join(_FIELDS)}")
     fields = object_of(item, where, (*_OF_ALL, *_FIELDS[kind]))
+    for name, neutral in _DIRECT.items():
+        if name in _FIELDS[kind] and fields.get(name, neutral[0]) not in neutral:
+            raise bad(f"{where}.{name}", "is not supported: this server runs no programs; leave it out")
     if kind == "message":
         return _message(fields, where)
     if kind == "reasoning":
@@ -111,9 +118,10 @@ def _piece(item: Any, where: str) -> dict[str, Any]:
     call_id = _string(fields, "call_id", where)
     if kind == "function_call_output":
         output = _content(fields.get("output"), f"{where}.output", ("input_text",))
-        return {"role": "tool", "tool_call_id": call_id, "content": output}
-    function = {"name": _string(fields, "name", where), "arguments": _string(fields, "arguments", where)}
-    return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}]}
+        named = {"name": _string(fields, "name", where)} if "name" in fields else {}
+        return {"role": "tool", "tool_call_id": call_id, **named, "content": output}
+    call = {"name": _string(fields, "name", where), "arguments": _string(fields, "arguments", where)}
+    return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
 
 
 def _message(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -140,7 +148,7 @@ def _content(value: Any, where: str, kinds: tuple[str, ...]) -> str | list[dict[
     """Return a string, or parts in the form of a chat."""
     if isinstance(value, str):
         return value
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         raise bad(where, f"give a string, or a list of parts of type {kinds[0]}")
     return [_part(part, f"{where}.{i}", kinds) for i, part in enumerate(value)]
 

@@ -30,36 +30,43 @@ _CHAT_PLACES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format.json_schema": "text.format",
+    "tool_choice.allowed_tools": "tool_choice",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
 """Places in a chat that its errors name, and what they are called here."""
 
 _STATELESS = "this server stores nothing"
+_UNCOMPRESSED = ({"context_compression": "auto"}, {"context_compression": "disabled"})
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     **NEUTRAL,
-    "store": ((True, False), _STATELESS),
     "previous_response_id": ((), f"{_STATELESS}, so send the earlier items in input"),
     "conversation": ((), f"{_STATELESS}, so send the earlier items in input"),
     "prompt": ((), f"{_STATELESS}, so send the text in instructions and input"),
     "background": ((False,), f"{_STATELESS}, so wait for the reply, or stream it"),
     "context_management": (([],), "shorten the input yourself"),
     "truncation": (("disabled",), "shorten the input yourself"),
-    "max_tool_calls": ((), "it limits tools that run on a server, and this one runs none"),
-    "moderation": ((), "use a classifier constraint"),
+    "access_programs": (({}, {"cyber": "standard"}), "this server has none"),
+    "image": (({}, *_UNCOMPRESSED), "send the image in the size that the model should see"),
     "n": ((1,), "a response has one text; use /v1/chat/completions for several"),
 }
-_CACHING = ("prompt_cache_retention", "prompt_cache_options")
-"""Hints for the cache of another server, which change no text."""
+_LABELS = ("max_tool_calls", "background_options")
+"""Fields that change nothing: this server runs neither tools nor requests in the background."""
 
-_KNOWN = tuple(name for name in (*known_fields(chat=True), *_TRANSLATED, *_NEUTRAL, *_CACHING) if name not in _OF_CHATS)
+_OURS = (*known_fields(chat=True), *_TRANSLATED, *_NEUTRAL, *_LABELS)
+_KNOWN = tuple(name for name in _OURS if name not in _OF_CHATS)
 _REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "summary": (("auto",), "the reasoning is returned as a whole"),
-    "generate_summary": (("auto",), "the reasoning is returned as a whole"),
+    "summary": (("auto", "detailed"), "the reasoning is returned as a whole"),
+    "generate_summary": (("auto", "detailed"), "the reasoning is returned as a whole"),
     "context": (("auto",), "the chat template decides which reasoning it shows"),
     "mode": (("standard",), "the model has one mode"),
 }
-_INCLUDABLE = ("reasoning.encrypted_content",)
+_INCLUDABLE = (
+    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+    "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)  # fmt: skip
+"""Additions to items that no response of this server has, so that they change nothing."""
 _TOOL = ("type", "name", "description", "parameters", "strict")
 _ECHOED: Mapping[str, Any] = {
     "instructions": None,
@@ -94,7 +101,7 @@ def parse_responses(fields: Mapping[str, Any], policy: RequestPolicy) -> ParsedR
     """
     elsewhere = {name: f"is a field of /v1/chat/completions; give {here}" for name, here in _OF_CHATS.items()}
     effective = effective_fields(fields, _KNOWN, elsewhere, _NEUTRAL)
-    chat = {name: value for name, value in effective.items() if name not in (*_TRANSLATED, *_CACHING)}
+    chat = {name: value for name, value in effective.items() if name not in (*_TRANSLATED, *_LABELS)}
     _require_includable(effective.get("include", []))
     first = _instructions(effective.get("instructions", ""))
     messages, places = read_items(effective.get("input"), len(first))
@@ -192,7 +199,14 @@ def _tool_choice(choice: Any) -> Any:
     """Return the choice in the form of a chat."""
     if not isinstance(choice, dict):
         return choice
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        functions = [
+            {"type": tool.get("type"), "function": {"name": tool.get("name")}} if isinstance(tool, dict) else tool
+            for tool in (tools if isinstance(tools, list) else ())
+        ]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": functions}}
     if choice.get("type") != "function":
         problem = f"type {short(choice.get('type'))} is not supported"
-        raise bad("tool_choice", f"{problem}; give auto, required, none or {{'type': 'function', 'name': NAME}}")
+        raise bad("tool_choice", f"{problem}; give auto, required, none, a function or allowed_tools")
     return {"type": "function", "function": {"name": choice.get("name")}}

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
@@ -155,6 +155,7 @@ def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) 
     app.add_middleware(RequestContext)
     app.state.service = service
     answer = partial(_answered, service)
+    get = partial(app.api_route, methods=["GET", "HEAD"])
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
@@ -168,29 +169,29 @@ def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) 
     async def completions(request: Request) -> Response:
         return await answer(request, partial(_completion, service, partial(parse_request, chat=False), _text_reply))
 
-    @app.get("/v1/models")
+    @get("/v1/models")
     async def model_list(request: Request) -> Response:
         return await answer(request, partial(_plain, lambda: {"object": "list", "data": _models(service)}))
 
-    @app.get("/v1/models/{name:path}")
+    @get("/v1/models/{name:path}")
     async def model(request: Request, name: str) -> Response:
         return await answer(request, partial(_plain, lambda: _model(service, name)))
 
-    @app.get("/v1/guardwrap/about")
+    @get("/v1/guardwrap/about")
     async def about(request: Request) -> Response:
         return await answer(request, partial(_plain, service.about))
 
-    @app.get("/metrics")
+    @get("/metrics")
     async def metrics(request: Request) -> Response:
         return await answer(request, partial(_metrics, service))
 
-    @app.get("/health")
+    @get("/health")
     async def health() -> Response:
         if service.shelf.shutdown.draining:
             return as_json(closing().body(), 503, {"Connection": "close"})
         return as_json({"status": "ok"})
 
-    @app.get("/")
+    @get("/")
     async def page() -> Response:
         content = _PAGE.read_bytes() if _PAGE.exists() else _NO_PAGE
         return Response(content, media_type="text/html; charset=utf-8", headers=_SAFE)
@@ -198,8 +199,11 @@ def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"{error.detail}: this server has no such route" if error.status_code == 404 else str(error.detail)
-        refused = refusal_of(ErrorResponse(error.status_code, message, code="no_route"), request.state.request_id)
-        return as_json(refused.body(), refused.status)
+        if allowed := (error.headers or {}).get("Allow"):
+            message = f"{message}: this route takes {allowed}"
+        refusal = ErrorResponse(error.status_code, message, code="no_route", headers=error.headers)
+        refused = refusal_of(refusal, request.state.request_id)
+        return as_json(refused.body(), refused.status, refused.headers)
 
     return app
 
@@ -224,7 +228,7 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
             log.debug("unexpected error", exc_info=error)  # its message may quote unchecked text
         if refused.status != 408:
             await unread(request)
-        note(refused.status, _attempts_in(refused))
+        note(refused.status, refused.attempts)
         return as_json(refused.body(), refused.status, refused.headers)
     if isinstance(response, Stream):
         response.note = note
@@ -244,10 +248,6 @@ def _note(service: Service, request: Request, began: float, status: int, attempt
     line = f"%s %s %d %.2f s %d attempts{' of ' if model else ''}%s %s"
     shown = request.method, path, status, seconds, attempts, model, facts["request_id"]
     log.info(line, *shown, extra={**facts, "model": model})
-
-
-def _attempts_in(refused: ErrorResponse) -> int:
-    return int(refused.report["usage"]["attempts"]) if isinstance(refused.report, Mapping) else 0
 
 
 async def _plain(make: Callable[[], Any], request: Request) -> tuple[Response, int]:
@@ -288,6 +288,7 @@ async def _completion(
     service: Service, parse: Parse, reply_to: Callable[[ParsedRequest, ServedModel], AnyReply], request: Request
 ) -> tuple[Response, int]:
     """Answer a request for texts."""
+    called = time.monotonic()
     shutdown = service.shelf.shutdown
     if shutdown.draining:
         raise closing()
@@ -303,7 +304,7 @@ async def _completion(
             await unless_over(request, shutdown, service.require_valid(slot, fields, parse, long=long))
             model = await unless_over(request, shutdown, slot.loaded())
         parsed_request, tokens = await model.read(fields, parse, long=long)
-        items = served(model.guarded, slot.gate, request, parsed_request, model.options(parsed_request))
+        items = served(model.guarded, slot.gate, request, parsed_request, model.options(parsed_request), called)
         reply, drawn = reply_to(parsed_request, model), partial(_drawn, service, slot)
         if parsed_request.stream:
             events = streamed(items, reply, tokens, drawn)
@@ -311,8 +312,12 @@ async def _completion(
             return Stream(first, events, place.pop_all(), reply.failed), 0
         async with aclosing(items):  # if an outcome raises, its drawing ends now, not when it is collected as garbage
             outcomes = [drawn(item) async for item in items if isinstance(item, Outcome)]
-        complete = [require_complete(outcome, parsed_request) for outcome in outcomes]
-        attempts = sum(outcome.report.usage.attempts for outcome in complete)
+        attempts = sum(outcome.report.usage.attempts for outcome in outcomes)
+        try:
+            complete = [require_complete(outcome, parsed_request) for outcome in outcomes]
+        except ErrorResponse as error:
+            error.attempts = attempts  # those of all prompts
+            raise
         return as_json(reply.whole(complete, tokens)), attempts
 
 

@@ -41,6 +41,10 @@ class RequestLimits(_Strict):
     """Limits for one request to a model, and for the number of its requests that are served at once."""
 
     max_new_tokens: int = Field(default=1024, ge=1, description="Maximum tokens per text.")
+    clamp: bool = Field(
+        default=False,
+        description="Whether a larger max_tokens is lowered to what the limit and the context allow, not rejected.",
+    )
     attempts: int = Field(default=1000, ge=1, description="Maximum attempts per prompt.")
     seconds: float = Field(
         default=120.0, gt=0, description="Maximum seconds per prompt; attempts that have begun are completed."

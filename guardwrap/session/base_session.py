@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.template import fill, require_filled
+from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.views import judged_part
 from guardwrap.environment.transformers_internals import library_lock
@@ -23,7 +26,7 @@ from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prompt_forms import PromptReader
-from guardwrap.proposals import merge_proposals
+from guardwrap.proposals import Prompt, merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
@@ -33,6 +36,8 @@ from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import Missing, Repair, read_on_exhausted
 
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
+
+logger = logging.getLogger("guardwrap")
 
 _UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"
 
@@ -127,6 +132,8 @@ class BaseSession(ABC):
         self.file: ConstraintFile = file
         self._allow_code = config.allow_code
         self.constraint: Constraint = file.constraint
+        for note in bans_as_written(file.constraint):
+            logger.warning("%s", note)
         in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
         self.sampler: Sampler = sampler_named(in_file if config.sampler is None else config.sampler)
         self.budget: Budget = budget_or_none(config.budget) or file.budget or Budget()
@@ -137,6 +144,32 @@ class BaseSession(ABC):
         self._calls = itertools.count()
         self.batches: Batches = Batches()
         self.threads: CallThreads = CallThreads()
+
+    trains: ClassVar[bool] = False
+    """Whether an adapter can be trained for the model."""
+
+    def accepts(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call with these options can be made."""
+        try:
+            self.job({**options, "seed": 0})
+        except UsageError:
+            return False
+        return True
+
+    def takes_hint(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether a call can draw from prompts with a hint instead of the model itself."""
+        hinted = {**options, "proposal": Prompt("A hint. {prompt}"), "adapter": False}
+        if not self.call_class.reads_text or self.draws_elsewhere(options) or not self.accepts(hinted):
+            return False
+        return not self._asked({**self._read(hinted)[0], "seed": 0}).sampler.weighs or self.weighs(prompts, hinted)
+
+    @abstractmethod
+    def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call has a proposal or an adapter."""
+
+    @abstractmethod
+    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether a call's attempts can be weighed under the model."""
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:
@@ -178,7 +211,8 @@ class BaseSession(ABC):
         prompts, count, weigh, on_attempt, **options
             As for ``GuardedGenerator.attempts``.
         max_seconds
-            Seconds after which no attempt starts, and the most seconds that a twist learns; None for no limit.
+            Seconds after which running attempts are dropped, learning a twist included; None for no limit. After half
+            of them no attempt starts, and no round of learning, so that attempts are seldom dropped.
         model_share
             The share of the model itself in each step of a twist; None for that of ``Twisted()``.
 
@@ -189,8 +223,10 @@ class BaseSession(ABC):
         list of list of Attempt
             Per prompt, the judged attempts in launch order.
         """
+        called = time.monotonic()
         collector, attempts = collecting(weigh, on_attempt)
-        budget = Budget(max_attempts=require_whole("count", count, 1), max_seconds=max_seconds)
+        starting = None if max_seconds is None else max_seconds / 2
+        budget = Budget(require_whole("count", count, 1), max_seconds=starting, timeout=max_seconds)
         if isinstance(each := options.get("constraint_each"), list | tuple):
             options["constraint_each"] = [
                 replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
@@ -198,6 +234,7 @@ class BaseSession(ABC):
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
+        job = replace(job, called=called)
         if job.twists is not None and model_share is not None:
             job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts

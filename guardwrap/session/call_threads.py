@@ -35,7 +35,7 @@ class CallThreads:
         """Return the result of work without blocking the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._short, _here(work))
 
-    async def learn(self, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
+    async def learn(self, work: Callable[[], Made], on_busy: OnBusy | None, seconds: float | None = None) -> Made:
         """Return the result of work that learns a twist, one call of the wrapper at a time.
 
         Parameters
@@ -44,14 +44,24 @@ class CallThreads:
             Draws attempts before a call can begin.
         on_busy
             Called with True before the work and with False after it, in the thread that does it.
+        seconds
+            The most seconds to wait for it and for calls before it; None for no limit. Work that has begun then goes on
+            without anyone waiting for it.
+
+        Raises
+        ------
+        TimeoutError
+            If it takes longer.
         """
-        return await self._result(self._learner, work, on_busy)
+        return await self._result(self._learner, work, on_busy, seconds)
 
-    async def plan(self, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
+    async def plan(self, work: Callable[[], Made], on_busy: OnBusy | None, seconds: float | None = None) -> Made:
         """Return the result of work that makes a plan, ``PLANS`` calls of the wrapper at a time; see ``learn``."""
-        return await self._result(self._planner, work, on_busy)
+        return await self._result(self._planner, work, on_busy, seconds)
 
-    async def _result(self, pool: ThreadPoolExecutor, work: Callable[[], Made], on_busy: OnBusy | None) -> Made:
+    async def _result(
+        self, pool: ThreadPoolExecutor, work: Callable[[], Made], on_busy: OnBusy | None, seconds: float | None
+    ) -> Made:
         def done() -> Made:
             if on_busy is not None:
                 on_busy(True)
@@ -61,7 +71,7 @@ class CallThreads:
                 if on_busy is not None:
                     on_busy(False)
 
-        return await asyncio.get_running_loop().run_in_executor(pool, _here(done))
+        return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(pool, _here(done)), seconds)
 
 
 def _here(work: Callable[[], Made]) -> Callable[[], Made]:

@@ -13,11 +13,14 @@ from typing import Any, TypeVar
 
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
+from guardwrap.backends.refill.threshold_rows import rows_of
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.errors import ContextExceeded, UsageError
-from guardwrap.outcomes import Outcome
+from guardwrap.messages.call_syntax import with_syntax
+from guardwrap.outcomes import Outcome, Remedy
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -30,7 +33,7 @@ from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
-from guardwrap.scheduling.request import OnEnd, OnText, PassOn, Request, Weigh
+from guardwrap.scheduling.request import DrawOf, OnEnd, OnText, PassOn, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
@@ -183,7 +186,19 @@ class Job:
         if not self.learns:
             return self.requests(prompts)
         threads = self.threads or CallThreads()
-        return await threads.learn(lambda: self.requests(prompts), self.on_busy)
+        again = isinstance(prompts, Sized) and (self.each is None or isinstance(self.each, Sized))
+        try:
+            return await threads.learn(
+                lambda: self.requests(prompts), self.on_busy, self.seconds_left if again else None
+            )
+        except TimeoutError:  # other calls learned, and the requests now end at once
+            return await threads.run(lambda: self.requests(prompts))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the timeout of the call, negative after it; None without a timeout."""
+        timeout = self.asked.budget.timeout
+        return None if timeout is None else self.called + timeout - time.monotonic()
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""
@@ -206,7 +221,7 @@ class Job:
         first = list(islice(prompts, most))
         if first:
             with work_span("guardwrap.learn_twist", traced_by(self.span), {"guardwrap.prompts": len(first)}) as results:
-                costs = self.twists.constraint.learn(first, self._attempts)
+                costs = self.twists.constraint.learn(first, self._attempts, lambda: self.seconds_left)
                 attempts, computed, _ = Spent.total(costs)
                 results |= {"guardwrap.attempts": attempts, "guardwrap.computed_tokens": computed}
             first = [replace(prompt, learning=cost.usage) for prompt, cost in zip(first, costs, strict=True)]
@@ -256,10 +271,10 @@ class Job:
         watch = None if self.watches is None else self.watches(asked.constraint, prompt)
         mask = lookahead = None
         if watch is not None:
-            unseen = 0.0 if self.masked is None else self.masked.unseen
-            draw = partial(self.call.draw, prompt)
-            lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
-            mask = None if self.masked is None else lookahead
+            draw = partial(self._draw_of(asked.constraint), prompt)
+            lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, 0.0, self.vocabulary)
+            if self.masked is not None:
+                mask = lookahead = self._mask(self.masked, lookahead, prompt, asked)
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *self.call.notes(prompt, asked.constraint))
         locate = None if watch is None else watch.place
@@ -269,7 +284,32 @@ class Job:
         why = self._whole_because(prompt)
         live: dict[str, Any] = {"settled": watch} if why is None else {"whole_because": why}
         live["prompt_tokens"] = len((prompt.target or prompt.law).ids) if self.causal else None
+        live["ways"] = self._ways(prompt)
         return self._request(prompt, asked, notes, learning=prompt.learning, **how, **live)
+
+    def _mask(
+        self, masked: Masked, lookahead: ConstraintMask, prompt: PreparedPrompt, asked: RequestOptions
+    ) -> ConstraintMask:
+        """Return the mask of a masked proposal."""
+        mask = replace(lookahead, unseen=masked.unseen)
+        if asked.sampler.weighs or self.watches is None:  # weights are of g, so whatever g has must stay possible
+            return mask
+        casts = bool(self.call.postprocess.get("tools"))
+        regions = None if prompt.regions is None else prompt.regions[0]
+        written = with_syntax(asked.constraint, regions, self.call.pipe.tokenizer, casts=casts)
+        if written is not asked.constraint:
+            mask = replace(mask, watch=self.watches(written, prompt))
+        return replace(mask, beyond=masked.beyond_truncation)
+
+    def _ways(self, prompt: PreparedPrompt) -> frozenset[Remedy]:
+        """Return what the call can change for a prompt that lacks texts."""
+        possible = {
+            Remedy.TEXTS: bool(prompt.law.warpers),
+            Remedy.LENGTH: self.call.fits(prompt, more=1),
+            Remedy.MASK: self.causal and self.watches is not None and self.proposal is None,
+            Remedy.PROMPT: self.call.reads_text,
+        }
+        return frozenset(remedy for remedy, can in possible.items() if can)
 
     def _whole_because(self, prompt: PreparedPrompt) -> str | None:
         """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""
@@ -294,7 +334,7 @@ class Job:
             seed=asked.seed,
             place=asked.place,
             called=self.called,
-            draw_of=self.call.draw,
+            draw_of=self._draw_of(asked.constraint),
             notes=(*self.notes, *(self.of_weights if asked.sampler.weighs else ()), *notes),
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
@@ -304,6 +344,11 @@ class Job:
             pass_on=self.pass_on,
             **how,
         )
+
+    def _draw_of(self, constraint: Constraint) -> DrawOf:
+        """Return the function that decodes attempts, whose messages end before the constraint's stop strings."""
+        stops = stops_of(constraint)
+        return partial(self.call.draw, stops=stops) if stops else self.call.draw
 
     def _repair_turn(
         self, asked: RequestOptions, turn: int, request: Request, outcome: Outcome, rejected: RejectedAttempt
@@ -332,7 +377,7 @@ class Job:
         """Render an outcome in the pipeline's format, with None for missing texts."""
         others = outcome.texts[len(outcome.draws) :]
         missing = outcome.report.requested - len(outcome.texts)
-        return self.call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
+        return self.call.records(prompt, outcome.draws, [*others, *[None] * missing])
 
     def backend(self) -> Backend:
         """Make the backend that draws the attempts of this call."""
@@ -414,4 +459,4 @@ def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
     separate
         Whether each attempt is computed alone, so that no other changes it.
     """
-    return RefillBackend(partial(select_rows(model, separate=separate), model), size)
+    return RefillBackend(partial(rows_of, select_rows(model, separate=separate), model), size)

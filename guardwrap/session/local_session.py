@@ -124,6 +124,11 @@ class LocalSession(BaseSession):
                 select_rows(self.model, separate=self.deterministic)
 
     @property
+    def trains(self) -> bool:  # type: ignore[override]
+        """Whether an adapter can be trained for the model."""
+        return self.call_class.causal
+
+    @property
     def model(self) -> Any:
         """The wrapped model, which defines a(y)."""
         return self.pipe.model
@@ -196,11 +201,9 @@ class LocalSession(BaseSession):
         if self.draws_elsewhere(options):
             yield False, itself
         masked = {**itself, "proposal": Masked()}
-        try:
-            asked = self._proposal_in(self._read(options)[0])
-            self.job({**masked, "seed": 0})
-        except UsageError:  # e.g. the tokenizer rewrites text, or the model takes images
+        if not self.accepts(masked):  # e.g. the tokenizer rewrites text, or the model takes images
             return
+        asked = self._proposal_in(self._read(options)[0])
         if asked is None or not asked.only_masks(self.pipe) or asked.masked is None:
             yield True, masked
 

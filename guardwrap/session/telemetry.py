@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.stop_strings import StopAt, cut
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.environment.opentelemetry_api import (
     Instruments,
     attached,
@@ -28,7 +28,7 @@ from guardwrap.environment.opentelemetry_api import (
 )
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
-from guardwrap.messages.answer_message import finish_reason
+from guardwrap.messages.answer_message import finish_reason, shown_texts
 from guardwrap.outcomes import SAMPLER, Outcome
 
 __all__ = ["CallSpan", "call_span", "model_attributes", "pilot_attributes", "traced_by", "work_span"]
@@ -61,12 +61,17 @@ class CallSpan:
         Operation, provider and model: attributes of the span and of the metrics.
     current
         Whether the span is the current one of the thread while the context is open.
+
+    Attributes
+    ----------
+    began : float
+        When the call was made, by ``time.monotonic()``.
     """
 
     def __init__(self, span: Any, meters: Instruments | None, labels: Mapping[str, str], *, current: bool) -> None:
         self._recording = span is not None and span.is_recording()
         self._span, self._meters, self._labels = span, meters, dict(labels)
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._scope = ExitStack()
         self._context = None if span is None else context_with(span)
         self._current = current
@@ -169,7 +174,7 @@ class CallSpan:
             self._ended_by = report.ended
         if report.fallback or report.fallback_rejected_by is not None:
             self._fallback = "used" if report.fallback else "withheld"
-        stops = next((part.stops for part in walk(constraint) if isinstance(part, StopAt)), ())
+        stops = stops_of(constraint)
         reasons = [finish_reason(draw, stops) for draw in outcome.draws]
         reasons += ["stop"] * (len(outcome.texts) - len(reasons))  # fallbacks
         room = _MOST_TEXTS - len(self._reasons)
@@ -177,7 +182,7 @@ class CallSpan:
         if captures_text() and room > 0:
             self._inputs += _messages(outcome.prompt)
             # Only the text before a stop string was checked.
-            texts = [cut(text, stops) for text in outcome.texts[:room]]
+            texts = shown_texts(outcome, stops)[:room]
             self._outputs += [
                 {"role": "assistant", "parts": _parts(text), "finish_reason": reason}
                 for text, reason in zip(texts, reasons, strict=False)
@@ -194,7 +199,7 @@ class CallSpan:
             self._span.end()
         if self._meters is not None:
             labels = self._labels | ({"error.type": type(error).__name__} if failed else {})
-            self._meters.duration.record(time.monotonic() - self._began, labels)
+            self._meters.duration.record(time.monotonic() - self.began, labels)
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of a call that has ended."""
@@ -229,9 +234,6 @@ class CallSpan:
         return attributes
 
 
-_NO_SPAN = CallSpan(None, None, {}, current=False)
-
-
 def call_span(session: Any, prompts: Any, options: Mapping[str, Any], *, current: bool = True) -> CallSpan:
     """Start the span of a call, if the process uses OpenTelemetry.
 
@@ -247,7 +249,7 @@ def call_span(session: Any, prompts: Any, options: Mapping[str, Any], *, current
     """
     tracing, meters = tracer(), instruments()
     if tracing is None and meters is None:
-        return _NO_SPAN
+        return CallSpan(None, None, {}, current=False)
     named = options.get(session.call_class.named)
     operation = _operation(session, named if prompts is None else prompts)
     labels = {"gen_ai.operation.name": operation, **model_attributes(session)}

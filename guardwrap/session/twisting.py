@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from guardwrap.constraints.base import Constraint
+from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
 from guardwrap.metrics import effective_sample_size
@@ -26,7 +28,7 @@ from guardwrap.twists.state_values import SoftCounts, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
 from guardwrap.twists.token_states import TokenStates
-from guardwrap.twists.twist import Defaults, Twist, defaults_for
+from guardwrap.twists.twist import LEAST_SHARE, Defaults, Twist, defaults_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:
@@ -46,13 +48,14 @@ ENOUGH = 0.4
 MOST_VALUES = 4_000_000
 """The most values of a constraint, 32 MB: states, times tokens."""
 
+MOST_PRODUCTS = 2_000_000_000
+"""The most products to compute the values of what a file has, about two seconds: transitions, times tokens."""
+
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
 MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
 """The note of calls whose constraint has no automaton."""
 
-_TOO_LONG = (
-    "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
-)
+_TOO_LONG = "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most"
 
 _NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
 
@@ -61,9 +64,14 @@ _UNUSED = (
     "them out, satisfying texts are common, or the model has no output embeddings"
 )
 
-_READ = "the twist was read from {!r}; it had been learned from {} attempts{}"
+_READ = "the twist was read from a file; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
 _OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
+_OTHER_VOCABULARY = "the twist {!r} has a tilt for {} tokens, and the model {}; learn it again"
+_TOO_MUCH = (
+    "the twist of {} has too many transitions for texts of {} tokens; set max_new_tokens to at most {}, or leave "
+    "learned= out"
+)
 _UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it again"
 
 
@@ -232,17 +240,19 @@ class TwistedConstraint:
         """
         header, self.counts, tilt = read_twist(path, len(self.states.automaton))
         if header.constraint != digest:
-            raise UsageError(_OTHER_CONSTRAINT.format(str(path), header.title, self.title))
+            raise UsageError(_OTHER_CONSTRAINT.format(path.name, short(header.title), self.title))
         if header.automaton != automaton_digest(self.states.automaton):
-            raise UsageError(_UNLIKE.format(str(path), self.title))
-        most = min(header.tokens, MOST_VALUES // len(self.states.automaton) - 1)
-        self.values, self.rounds = log_values(self.states.automaton, self.counts, most), len(self.sizes)
-        self.earlier = header.attempts
+            raise UsageError(_UNLIKE.format(path.name, self.title))
         same = header.model == model.model_dump()
-        if same and tilt is not None and self.embeddings is not None and len(tilt) == len(self.embeddings.weight):
+        if same and tilt is not None and self.embeddings is not None:
+            tokens = len(self.embeddings.weight)
+            if len(tilt) != tokens:
+                raise UsageError(_OTHER_VOCABULARY.format(path.name, len(tilt), tokens))
             self.tilt = tilt  # it belongs to the model's tokens
-        other = "" if same else _OTHER_MODEL
-        self.origin = _READ.format(str(path), header.attempts, other)
+        # As many rows as texts have tokens follow when a call needs them.
+        self.values, self.rounds = log_values(self.states.automaton, self.counts, 0), len(self.sizes)
+        self.earlier = header.attempts
+        self.origin = _READ.format(header.attempts, "" if same else _OTHER_MODEL)
 
     def write(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Write what was learned to a file; see ``read``.
@@ -258,7 +268,6 @@ class TwistedConstraint:
             title=self.title,
             automaton=automaton_digest(self.states.automaton),
             model=model.model_dump(),
-            tokens=len(self.values) - 1,
             attempts=self.earlier + self.spent.attempts,
         )
         write_twist(path, header, self.counts, self.tilt)
@@ -268,10 +277,23 @@ class TwistedConstraint:
         """Whether nothing is left to learn."""
         return self.rounds == len(self.sizes)
 
-    def learn(self, prompts: Sequence[PreparedPrompt], attempts: DrawAttempts) -> list[Spent]:
+    def learn(
+        self,
+        prompts: Sequence[PreparedPrompt],
+        attempts: DrawAttempts,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Spent]:
         """Learn the values from attempts for some prompts. The first caller learns, and others wait.
 
-        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
+        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on. A
+        caller whose timeout is over neither waits nor learns.
+
+        Parameters
+        ----------
+        prompts, attempts
+            The prompts, and what draws attempts for them.
+        left
+            Returns the seconds until the call's timeout, negative after it; None without a timeout.
 
         Returns
         -------
@@ -285,11 +307,16 @@ class TwistedConstraint:
             If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
         """
         costs = [Spent()] * len(prompts)
-        with self._learning:
+        seconds = left()
+        if not self._learning.acquire(timeout=-1 if seconds is None else min(max(0.0, seconds), TIMEOUT_MAX)):
+            return costs
+        try:
             most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
             if (most + 1) * states > MOST_VALUES:
-                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
-            while not self.learned:
+                # A mask helps only where some token leads to a state from which no text satisfies the constraint.
+                masks = "" if self.states.automaton.live().all() else ", or use Masked()"
+                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1) + masks)
+            while not self.learned and ((seconds := left()) is None or seconds > 0):
                 count = -(-self.sizes[self.rounds] // len(prompts))
                 began = time.monotonic()
                 twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
@@ -311,21 +338,34 @@ class TwistedConstraint:
                     if spent.attempts < len(self.examples):
                         return costs
                 self.rounds = rounds  # from here on, other calls do not wait
-            self._data = TiltData()
+            if self.learned:
+                self._data = TiltData()
+        finally:
+            self._learning.release()
         return costs
 
-    def values_for(self, tokens: int) -> Values:
+    def values_for(self, tokens: int) -> Values | None:
         """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.
 
         A later call may allow longer texts than the one that learned. The further rows follow from the same counts,
         once these no longer change; until then the last row stands for them. It does not wait for others that learn.
+        None if a timeout was over before anything was learned.
         """
-        assert self.values is not None
         values, automaton = self.values, self.states.automaton
+        if values is None:
+            return None
         tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
         if self.learned and tokens >= len(values):
+            self._require_few(tokens)
             self.values = values = log_values(automaton, self.counts, tokens)
         return values
+
+    def _require_few(self, tokens: int) -> None:
+        """Raise UsageError if the values of what a file has would take long to compute for so many tokens."""
+        if self.origin is not None:
+            most = MOST_PRODUCTS // max(1, sum(row.nnz for row in self.counts.onward.values()))
+            if tokens > most:
+                raise UsageError(_TOO_MUCH.format(self.title, tokens, most))
 
     def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist:
         """Return the twist of a prompt in the next of the rounds of ``attempts`` attempts."""
@@ -406,4 +446,7 @@ class Twists:
             strength=defaults.strength if self.strength is None else self.strength,
             tilt=self.constraint.tilt,
             model_share=share if self.model_share is None else min(self.model_share, share),
+            least_share=LEAST_SHARE,
+            # Nobody here has seen what a file was learned from, so reports allow for what it may hide.
+            most_weight=math.inf if self.constraint.origin is None else 1 / LEAST_SHARE,
         )

@@ -61,7 +61,7 @@ def patterns_of(constraint: Constraint) -> list[TextPattern]:
     if isinstance(constraint, Regex):
         known = constraint.checksum is None
         whole = constraint.match == "fullmatch"
-        return [TextPattern(constraint.pattern, constraint.flags, whole, version1=False)] if known else []
+        return [TextPattern(constraint.pattern, constraint.engine_flags, whole, version1=False)] if known else []
     if isinstance(constraint, OneOf):
         return [TextPattern(f"{_SPACE}{_one_of(constraint.texts)}{_SPACE}", _flags(constraint.ignore_case), whole=True)]
     if isinstance(constraint, Edges):

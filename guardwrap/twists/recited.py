@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +34,19 @@ class Recited:
     twist: Twist
     token_ids: Sequence[int]
 
+    most_weight: ClassVar[float] = math.inf
+
     @property
     def learns(self) -> bool:
         """True: the twist must see each distribution."""
         return True
 
     def log_factors(
-        self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64] | None, log_probabilities: Values
+        self,
+        token_ids: Sequence[int],
+        tokens: npt.NDArray[np.int64] | None,
+        log_probabilities: Values,
+        log_weight: float = 0.0,
     ) -> Values:
         """Return 0 for the next token of the text, and next to nothing for the others; see ``TokenTwist``."""
         self.twist.log_factors(token_ids, tokens, log_probabilities)

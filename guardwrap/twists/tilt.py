@@ -21,13 +21,16 @@ from scipy.optimize import minimize
 
 from guardwrap.twists.token_embeddings import TokenEmbeddings, Vector
 
-__all__ = ["LIKELY", "Step", "StepRecords", "TiltData", "capped_shares", "step_of"]
+__all__ = ["LIKELY", "MOST_TILT", "Step", "StepRecords", "TiltData", "capped_shares", "step_of"]
 
 LIKELY = 0.1
 """The value of a state from which success is likely: tokens are tilted in states with less."""
 
 PRIOR_VARIANCE = 8.0
 """The variance of each coordinate of v, a priori. It is large, as v is shortened afterwards (``TiltData.fitted``)."""
+
+MOST_TILT = 20.0
+"""The most nats by which a token is tilted, up or down: more than texts with much in common ever teach."""
 
 _MOST_KEPT = 500_000
 """The most tokens that the records of one round keep: 4 MB."""
@@ -228,7 +231,7 @@ class TiltData:
         best = float(_LENGTHS[int(np.argmin(losses))])
         # 1 / (1 + r) is the best length where the noise has r times the size of the signal, and halves have 2 r.
         length = 2 * best / (1 + best)
-        tilt: Vector = length * of_every
+        tilt: Vector = np.clip(length * of_every, -MOST_TILT, MOST_TILT)
         return tilt
 
 

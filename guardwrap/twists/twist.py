@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +16,21 @@ from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values
 from guardwrap.twists.tilt import LIKELY, StepRecords, step_of
 from guardwrap.twists.token_states import TokenStates
 
-__all__ = ["ANY_END", "MUST_END", "Defaults", "Twist", "defaults_for"]
+__all__ = ["ANY_END", "LEAST_SHARE", "MUST_END", "Defaults", "Twist", "defaults_for"]
 
 _LOG_LIKELY = float(np.log(LIKELY))
 
 FLOOR = -12.0
-"""The least factor of a token, in nats: every text of the model stays possible, should the automaton be wrong."""
+"""The least factor of a token by states, in nats."""
+
+LEAST_SHARE = 0.05
+"""The share of attempts that are the model's own, at least: a'(y) >= ``LEAST_SHARE`` a(y) for every text y.
+
+So a weight a(y)/a'(y) is 20 at most, whatever the values, the tilt and the automaton are. It is a defensive mixture of
+attempts (Hesterberg 1995), drawn step by step: if the tokens so far have the weight W = a/a', the model's own
+distribution has the share ``LEAST_SHARE`` W in the next step, where a token would get less than that. It costs at most
+this share of the attempts, and nothing where no token does.
+"""
 
 
 class Defaults(NamedTuple):
@@ -97,6 +107,10 @@ class Twist:
         for v = 0.
     records
         Where to keep distributions from which v is learned; None to keep nothing.
+    least_share
+        The least a'(y)/a(y) of each text; 0 for no bound, for attempts that are not returned.
+    most_weight
+        The largest a(y)/a'(y) that reports allow for in texts that were not drawn; infinity for none.
     """
 
     states: TokenStates
@@ -108,6 +122,8 @@ class Twist:
     model_share: float = 0.0
     tilt: Values | None = None
     records: StepRecords | None = None
+    least_share: float = 0.0
+    most_weight: float = math.inf
 
     @property
     def learns(self) -> bool:
@@ -120,7 +136,11 @@ class Twist:
             self._live = self.log_values[-1] > LOG_DEAD
 
     def log_factors(
-        self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64] | None, log_probabilities: Values
+        self,
+        token_ids: Sequence[int],
+        tokens: npt.NDArray[np.int64] | None,
+        log_probabilities: Values,
+        log_weight: float = 0.0,
     ) -> Values:
         """Return log a'/a of the possible next tokens, in nats, up to a constant; see ``TokenTwist``.
 
@@ -128,6 +148,8 @@ class Twist:
         ``model_share`` = c it is the logarithm of c + (1 - c) φ/N, where N = Σ a φ, except for tokens after which no
         text satisfies the constraint, however long. The last token keeps the share too: without it, every attempt
         that lacks a word would end with that word, and nearly all of these would be of no use to a sampler.
+
+        Last of all, every token gets the share that ``least_share`` requires.
         """
         state, begins = self.states.read(token_ids)
         successors = self.states.after(state, begins=begins)
@@ -159,10 +181,21 @@ class Twist:
             shares = log_probabilities + by_states
             log_norm = _log_sum(log_probabilities + factors)
             worths = np.where(ahead >= _LOG_LIKELY, np.exp(log_probabilities + ahead), 0.0)
-            log_weight = partial(self._log_weight, state, begins, left, log_sum, log_norm)
+            weight_of = partial(self._log_weight, state, begins, left, log_sum, log_norm)
             kept, always = self.records.kept, self.records.always.get(tuple(token_ids), ())
-            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, log_weight, always)
-        return factors
+            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, weight_of, always)
+        return self._bounded(factors, log_probabilities, log_weight) if self.least_share else factors
+
+    def _bounded(self, factors: Values, log_probabilities: Values, log_weight: float) -> Values:
+        """Return the factors with the share of the model that keeps the weight of every text within its bound."""
+        share = min(self.least_share * float(np.exp(min(log_weight, 700.0))), 1.0)
+        if share == 0 or factors.min() - factors.max() >= np.log(share):  # the sum below is at most the largest factor
+            return factors
+        relative = factors - _log_sum(log_probabilities + factors)
+        if (relative >= np.log(share)).all(where=log_probabilities > -np.inf):
+            return factors
+        # In logarithms, as the factor of a token of tiny probability may be too large for a float.
+        return np.logaddexp(np.log(share), relative + np.log1p(-share)) if share < 1 else np.zeros(len(factors))
 
     def _ending(self, state: int) -> float:
         """Return log ψ after the end of a text in a state."""

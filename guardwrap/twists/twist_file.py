@@ -1,30 +1,61 @@
-"""Files of twists: the soft counts that were learned for a constraint, to be used again in another process."""
+"""Files of twists: the soft counts that were learned for a constraint, to be used again in another process.
+
+A file is safetensors, so nothing in it is executed or decompressed. Its header has one entry of metadata, which is
+JSON of ``TwistHeader``. The tensors are vectors of int64 and float64.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zipfile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 from scipy.sparse import csr_array, vstack
 
+from guardwrap.documents.inputs import irregular
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import SoftCounts, Values
+from guardwrap.twists.tilt import MOST_TILT
 
 __all__ = ["TwistHeader", "automaton_digest", "read_twist", "write_twist"]
 
-MOST_BYTES = 200_000_000
-"""The largest file that is read, and the most that its parts may take in memory."""
+MOST_BYTES = 100_000_000
+"""The largest file that is read."""
 
-_ARRAYS = {"states": "i", "visits": "i", "ends": "f", "data": "f", "indices": "i", "indptr": "i", "tilt": "f"}
-"""The arrays of a file, and whether each has integers or floats."""
+_MOST_HEADER = 100_000
+"""The most bytes of a file's header."""
+
+_METADATA = "guardwrap_twist"
+
+_TENSORS = {
+    "states": "I64",
+    "visits": "I64",
+    "ends": "F64",
+    "sums": "F64",
+    "after": "I64",
+    "begins": "I64",
+    "tilt": "F64",
+}
+"""The tensors of a file and their types; see ``_counts``."""
+
+_TYPES = {"I64": np.dtype("<i8"), "F64": np.dtype("<f8")}
+
+_INACCURACY = 1e-3
+"""How far the probabilities of a state's next tokens may be from a sum of 1 on average."""
+
+_NONE = "{!r} is no twist for this constraint ({}); give a file that save_twist() wrote for it"
+_OLD = "{!r} has the format of an older version of guardwrap, which is not read anymore; learn the twist again"
+
+Array = npt.NDArray[Any]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{1,128}$")]
 
 
 class TwistHeader(BaseModel):
@@ -40,21 +71,22 @@ class TwistHeader(BaseModel):
         The digest of the tables of its automaton, whose states the counts belong to.
     model
         The fingerprint of the model that attempts were drawn from, see ``guardwrap.adapters.fingerprints``.
-    tokens
-        The most tokens of a text when the counts were learned.
     attempts
         The attempts that they were learned from.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True, frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    format: int = 1
-    constraint: str
-    title: str
-    automaton: str
+    format: Literal[2] = 2
+    constraint: Digest
+    title: Annotated[str, Field(max_length=10_000)]
+    automaton: Digest
     model: dict[str, Any]
-    tokens: PositiveInt
-    attempts: NonNegativeInt
+    attempts: Annotated[NonNegativeInt, Field(lt=2**53)]
+
+
+class _Unsound(ValueError):
+    """A file is no twist; the message says why, without anything from the file."""
 
 
 def automaton_digest(automaton: Automaton) -> str:
@@ -72,30 +104,35 @@ def write_twist(path: Path, header: TwistHeader, counts: SoftCounts, tilt: Value
     Raises
     ------
     UsageError
-        If it cannot be written.
+        If it cannot be written, or would be too large to be read.
     """
     states = sorted(counts.visits)
     onward = vstack([csr_array((0, counts.states)), *(counts.onward[state] for state in states)], format="csr")
-    content = io.BytesIO()
-    np.savez_compressed(
-        content,
-        header=np.frombuffer(header.model_dump_json().encode(), dtype=np.uint8),
-        states=np.array(states, dtype=np.int64),
-        visits=np.array([counts.visits[state] for state in states], dtype=np.int64),
-        ends=np.array([counts.ends[state] for state in states], dtype=np.float64),
-        data=onward.data,
-        indices=onward.indices.astype(np.int64),
-        indptr=onward.indptr.astype(np.int64),
-        tilt=np.zeros(0) if tilt is None else tilt,
-    )
+    onward.sort_indices()
+    tensors = {
+        "states": np.array(states, dtype=np.int64),
+        "visits": np.array([counts.visits[state] for state in states], dtype=np.int64),
+        "ends": np.array([counts.ends[state] for state in states], dtype=np.float64),
+        "sums": onward.data.astype(np.float64),
+        "after": onward.indices.astype(np.int64),
+        "begins": onward.indptr.astype(np.int64),
+        "tilt": np.zeros(0) if tilt is None else tilt,
+    }
+    content = save(tensors, metadata={_METADATA: header.model_dump_json()})
+    if len(content) > MOST_BYTES:
+        raise UsageError(
+            f"the twist has {len(content):,} bytes, and {MOST_BYTES:,} are read at most; learn it each time"
+        )
     try:
-        write_whole(path, [content.getvalue()])
+        write_whole(path, [content])
     except OSError as error:
         raise UsageError(f"cannot write the twist {str(path)!r}: {error.strerror}; choose another path") from None
 
 
 def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts, Values | None]:
     """Read a file for an automaton.
+
+    Errors name the file without its folder, as clients of a server may see them.
 
     Parameters
     ----------
@@ -116,42 +153,87 @@ def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts, Values
     UsageError
         If it cannot be read, is no file of a twist, or has counts of states that the automaton lacks.
     """
+    if what := irregular(path):
+        raise UsageError(f"cannot read the twist {path.name!r}: it is {what}; give a file that save_twist() wrote")
     try:
-        # Nothing in the file is executed: arrays of objects, which numpy would unpickle, are errors.
-        with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > MOST_BYTES:
-                raise ValueError("it is too large")
-        with np.load(path, allow_pickle=False) as arrays:
-            header = TwistHeader.model_validate_json(arrays["header"].tobytes())
-            named = {name: arrays[name] for name in _ARRAYS}
-        tilt = named["tilt"]
-        return header, _counts(named, states), tilt if len(tilt) else None
-    except OSError as error:
-        raise UsageError(f"cannot read the twist {str(path)!r}: {error.strerror or 'it is damaged'}") from None
-    except (KeyError, ValueError, ValidationError, zipfile.BadZipFile, json.JSONDecodeError):
-        raise UsageError(
-            f"{str(path)!r} is no twist for this constraint; give a file that save_twist() wrote for it"
-        ) from None
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its name is not valid"
+        raise UsageError(f"cannot read the twist {path.name!r}: {why}; give a file that save_twist() wrote") from None
+    if content.startswith(b"PK\x03\x04"):
+        raise UsageError(_OLD.format(path.name))
+    try:
+        header, tensors = _parts(content)
+        return header, _counts(tensors, states), _tilt(tensors["tilt"])
+    except _Unsound as unsound:
+        raise UsageError(_NONE.format(path.name, unsound)) from None
 
 
-def _counts(arrays: dict[str, Any], states: int) -> SoftCounts:
-    """Return the counts of a file's arrays; ValueError if they are not counts of so many states."""
-    if any(array.ndim != 1 or array.dtype.kind != _ARRAYS[name] for name, array in arrays.items()):
-        raise ValueError("an array has another shape or type")
-    known, visits, ends = arrays["states"], arrays["visits"], arrays["ends"]
-    sound = len(known) == len(visits) == len(ends) and np.all(np.diff(known) > 0) and np.all(visits > 0)
-    if not sound or np.any(known < 0) or np.any(known >= states):
-        raise ValueError("the states are not those of an automaton of this size")
-    sums = arrays["data"]
-    if not all(np.all(np.isfinite(each)) and np.all(each >= 0) for each in (ends, sums)) or not np.all(
-        np.isfinite(arrays["tilt"])
-    ):
-        raise ValueError("a sum of probabilities is negative, or a number is not finite")
-    onward = csr_array((sums, arrays["indices"], arrays["indptr"]), shape=(len(known), states))
-    onward.check_format(full_check=True)
+def _parts(content: bytes) -> tuple[TwistHeader, dict[str, Array]]:
+    """Return the header and the tensors of a file."""
+    if len(content) > MOST_BYTES:
+        raise _Unsound(f"it has more than {MOST_BYTES:,} bytes")
+    length = int.from_bytes(content[:8], "little")
+    if not 0 < length <= min(_MOST_HEADER, len(content) - 8):
+        raise _Unsound("it is not a safetensors file, or incomplete")
+    try:
+        # Checks names, types, shapes and offsets against the size.
+        named = dict(deserialize(content))  # type: ignore[no-untyped-call]
+        entries = json.loads(content[8 : 8 + length])
+        header = TwistHeader.model_validate_json(entries["__metadata__"][_METADATA])
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):
+        # pydantic's ValidationError is a ValueError
+        raise _Unsound("its header is damaged, or another file's") from None
+    if set(named) != set(_TENSORS):
+        raise _Unsound("it has other tensors")
+    if any(named[name]["dtype"] != kind or len(named[name]["shape"]) != 1 for name, kind in _TENSORS.items()):
+        raise _Unsound("a tensor has another type or shape")
+    return header, {
+        name: np.frombuffer(bytes(named[name]["data"]), dtype=_TYPES[kind]) for name, kind in _TENSORS.items()
+    }
+
+
+def _tilt(tilt: Array) -> Values | None:
+    """Return a file's tilt within its range; None for no tilt."""
+    if not np.isfinite(tilt).all():
+        raise _Unsound("a number is not finite")
+    return np.clip(tilt, -MOST_TILT, MOST_TILT) if len(tilt) else None
+
+
+def _counts(tensors: dict[str, Array], states: int) -> SoftCounts:
+    """Return the soft counts of an automaton with so many states.
+
+    ``states`` are the states that were visited, with their ``visits``, and the sums of the probabilities that a text
+    ``ends`` there. For the state number i of these, ``sums[begins[i] : begins[i + 1]]`` are the sums of the
+    probabilities of the tokens that lead to each of the states ``after[begins[i] : begins[i + 1]]``.
+    """
+    known, visits, ends = tensors["states"], tensors["visits"], tensors["ends"]
+    sums, after, begins = tensors["sums"], tensors["after"], tensors["begins"]
+    if not (len(known) == len(visits) == len(ends) == len(begins) - 1 and len(sums) == len(after)):
+        raise _Unsound("its tensors have different lengths")
+    if not _ascends(known, states) or np.any(visits <= 0):
+        raise _Unsound("its states are not those of the constraint")
+    if begins[0] != 0 or begins[-1] != len(sums) or np.any(begins[1:] < begins[:-1]):
+        raise _Unsound("its rows do not fit together")
+    rows = np.repeat(np.arange(len(known)), np.diff(begins))
+    if np.any(after < 0) or np.any(after >= states) or np.any((after[1:] <= after[:-1]) & (rows[1:] == rows[:-1])):
+        raise _Unsound("its states are not those of the constraint")
+    if not all(np.all(np.isfinite(each)) and np.all(each >= 0) for each in (ends, sums)):
+        raise _Unsound("a sum of probabilities is negative, or a number is not finite")
+    with np.errstate(over="ignore"):
+        totals = (ends + np.bincount(rows, sums, minlength=len(known))) / visits
+    if np.any(np.abs(totals - 1) > _INACCURACY):
+        raise _Unsound("the probabilities of next tokens do not add up to 1")
+    onward = csr_array((sums, after, begins), shape=(len(known), states))
     counts = SoftCounts(states)
     for row, state in enumerate(known.tolist()):
         counts.visits[state], counts.ends[state] = int(visits[row]), float(ends[row])
         counts.onward[state] = onward[[row]]
     counts.close_round()
     return counts
+
+
+def _ascends(numbers: Array, below: int) -> bool:
+    """Whether numbers ascend from 0 at least to less than a limit."""
+    return bool(np.all(numbers >= 0) and np.all(numbers < below) and np.all(numbers[1:] > numbers[:-1]))

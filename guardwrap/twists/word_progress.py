@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -65,9 +65,15 @@ class _Words:
     constraint: Keyword
 
     @cached_property
+    def folding(self) -> TextFolding:
+        """How characters are folded: compatible spellings are left out, as models hardly write them."""
+        return replace(self.constraint.folding, form="NFC")
+
+    @cached_property
     def words(self) -> list[tuple[str | _Gap, ...]]:
         """The items of each word: folded characters, and gaps."""
-        return [_items(word, self.constraint.spacing) for word in self.constraint.folded_words]
+        folded = dict.fromkeys(map(self.folding.fold, self.constraint.words))
+        return [_items(word, self.constraint.spacing) for word in folded]
 
     @cached_property
     def group_of(self) -> list[int]:
@@ -83,7 +89,7 @@ class _Words:
     @cached_property
     def folds(self) -> frozenset[str]:
         """What single characters are folded to, where that is several characters and one of them is in a word."""
-        return frozenset(fold for fold in _long_folds(self.constraint.folding) if self.letters & {*fold})
+        return frozenset(fold for fold in _long_folds(self.folding) if self.letters & {*fold})
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -92,7 +98,7 @@ class _Words:
 
     def kind_of(self, char: str) -> str:
         """Return the kind of a character."""
-        fold = self.constraint.folding.fold(char)
+        fold = self.folding.fold(char)
         if fold in self.letters or fold in self.folds:
             return fold
         if not fold or unicodedata.category(fold[0]).startswith("M"):

@@ -40,12 +40,14 @@ class LeavesOut:
     """A mask that excludes the likeliest token."""
 
     impossible = False
+    beyond = False
+    dead_end = None
     notes = ()
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         return [token == 3 for token in candidates]
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         return tokens == 3
 
     def close(self, token_ids: Sequence[int]) -> None:
@@ -56,7 +58,7 @@ class Breaks(LeavesOut):
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         raise self.error
 
 

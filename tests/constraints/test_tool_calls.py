@@ -21,8 +21,7 @@ from guardwrap.messages.regions import MessageRegions
 from guardwrap.outcomes import Draw
 from guardwrap.testing import World, goodness_of_fit
 from tests import fixtures_models
-from tests.messages.test_message_parts import parts_of
-from tests.messages.test_parsed_message import region_of
+from tests.messages.test_parsed_message import parts_of, region_of
 
 CHAT = [{"role": "user", "content": "a"}]
 
@@ -266,12 +265,10 @@ def test_the_place_in_a_call_that_is_being_written() -> None:
 
 def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
     """The parser takes the last of two equal keys; nobody would see the first."""
-    (regions, before), twice = (
-        MessageRegions.begin(world().tokenizer, "a"),
-        '{"name": "f", "arguments": {"a": 1, "a": 2}}',
-    )
-    assert regions.read(f"[{F}]")[0].parts(before) is not None
-    assert regions.read(f"[{twice}]")[0].parts(before) is None
+    regions, _ = MessageRegions.begin(world().tokenizer, "a")
+    twice = '{"name": "f", "arguments": {"a": 1, "a": 2}}'
+    assert regions.read(f"[{F}]")[0].message() is not None
+    assert regions.read(f"[{twice}]")[0].message() is None
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ import pytest
 
 from guardwrap import Budget, Endpoint, GuardedGenerator, JSONSchema, Masked, Part, Regex, constraint, qrs
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.message_monitor import MessageMonitor, joined_parts
+from guardwrap.constraints.message_monitor import MessageMonitor
 from guardwrap.errors import UsageError
 from guardwrap.messages import regions
+from guardwrap.messages.parsed_message import message_parts
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests import fixtures_models
 from tests.messages.test_parsed_message import gold as gold_of_ban
-from tests.messages.test_parsed_message import region_of
+from tests.messages.test_parsed_message import parts_of, region_of, whole_message
 
 CHAT = [{"role": "user", "content": "a"}]
 
@@ -32,35 +33,13 @@ def enumerated() -> tuple[World, dict[tuple[int, ...], float]]:
     return world, world.law()
 
 
-def parts_of(raw: str) -> dict[str, list[str]]:
-    """Split an answer into the pieces of its parts, letter by letter."""
-    pieces: dict[str, list[str]] = {"": [""], "(": [], "[": []}
-    region = ""
-    for letter in raw.replace("<end>", "$"):
-        if not region and letter in "([":
-            region = letter
-            pieces[region].append("")
-        elif region + letter in ("()", "[]", "$"):
-            region = ""
-            pieces[""].append("")
-        else:
-            pieces[region][-1] += letter.replace("$", "<end>")
-    return pieces
-
-
 def message_of(world: World, ids: tuple[int, ...]) -> Mapping[str, Any] | None:
-    """Return the whole message that an answer is, piece by piece, or None where there is none, or no answer in it."""
+    """Return the message that an answer is, or None where there is none, or no answer in it."""
     raw = world.tokenizer.decode(ids)
-    try:
-        message: Mapping[str, Any] = world.tokenizer.parse_response(raw, prefix="a")
-    except ValueError:
+    message = whole_message(world, raw)
+    if message is None or (ids[-1] != world.tokenizer.eos_token_id and region_of(raw)):
         return None
-    cut = ids[-1] != world.tokenizer.eos_token_id and region_of(raw)
-    if cut or not (message.get("content") or message.get("tool_calls")):
-        return None
-    pieces = parts_of(raw)
-    whole = {"content": "\n".join(filter(None, pieces[""])), "reasoning_content": "\n".join(filter(None, pieces["("]))}
-    return {**message, **whole}
+    return message if message["content"] or message.get("tool_calls") else None
 
 
 THOUGHTS, CALLS = Part(message="reasoning", missing="pass"), Part(message="tool_calls", missing="pass")
@@ -191,32 +170,28 @@ def test_python_and_yaml_are_one() -> None:
 
 def test_each_call_is_a_part_and_pieces_of_an_answer_are_joined() -> None:
     world, _ = enumerated()
-    start, before = regions.MessageRegions.begin(world.tokenizer, "a")
+    start, _ = regions.MessageRegions.begin(world.tokenizer, "a")
     expected = (("answer", ("a\n2",)), ("reasoning", ("b",)), ("tool_calls", tuple(CALLS_OF_TWO)))
-    state, events = start.read("a(b)[1]2[2]<end>")
-    assert state.parts([*before, *events]) == expected
-    assert start.read("[a]")[0].parts(before) is None
+    state, _ = start.read("a(b)[1]2[2]<end>")
+    assert message_parts(state.message() or {}) == expected
+    assert start.read("[a]")[0].message() is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_however_an_answer_is_cut_into_pieces_its_events_are_the_same(size: int) -> None:
+def test_however_an_answer_is_cut_into_pieces_it_is_the_same_message(size: int) -> None:
     world, _ = enumerated()
     chance = random.Random(0)
     for _ in range(300):
         answer = "".join(chance.choice("a12 ()[]") for _ in range(12))
-        start, before = regions.MessageRegions.begin(world.tokenizer, "a")
-        state, events = start, list(before)
+        start, _ = regions.MessageRegions.begin(world.tokenizer, "a")
+        state = start
         for place in range(0, len(answer), size):
-            state, more = state.read(answer[place : place + size])
-            events += more
-        ended, more = start.read(answer)
-        whole = ended.parts([*before, *more])
-        ending = state.finish()
-        assert (ending is None) == (whole is None)
-        if ending is not None:
-            strings = joined_parts([*events, *ending], {})
-            assert tuple((part, tuple(texts)) for part, texts in strings.items()) == whole
-            assert strings == expected_parts(answer)
+            state, _ = state.read(answer[place : place + size])
+            state.message()  # asking changes nothing
+        message = state.message()
+        assert message == start.read(answer)[0].message()
+        if message is not None:
+            assert {part: [*texts] for part, texts in message_parts(message)} == expected_parts(answer)
 
 
 def expected_parts(answer: str) -> dict[str, list[str]]:

@@ -42,6 +42,34 @@ def region_of(text: str) -> str:
     return region
 
 
+def parts_of(raw: str) -> dict[str, list[str]]:
+    """Split an answer into the pieces of its parts, letter by letter."""
+    pieces: dict[str, list[str]] = {"": [""], "(": [], "[": []}
+    region = ""
+    for letter in raw.replace("<end>", "$"):
+        if not region and letter in "([":
+            region = letter
+            pieces[region].append("")
+        elif region + letter in ("()", "[]", "$"):
+            region = ""
+            pieces[""].append("")
+        else:
+            pieces[region][-1] += letter.replace("$", "<end>")
+    return pieces
+
+
+def whole_message(world: World, raw: str) -> dict[str, Any] | None:
+    """Return the message that an answer is, with all pieces of a text, or None if it cannot be parsed."""
+    try:
+        message: dict[str, Any] = world.tokenizer.parse_response(raw, prefix="a")
+    except ValueError:
+        return None
+    pieces = parts_of(raw)
+    for name, region in (("content", ""), ("reasoning_content", "(")):
+        message[name] = "\n".join(piece for piece in map(str.strip, pieces[region]) if piece)
+    return message
+
+
 def held(value: Any) -> Iterator[str]:
     """Yield all text in a message."""
     if isinstance(value, Mapping):
@@ -57,9 +85,8 @@ def held(value: Any) -> Iterator[str]:
 def why_not(world: World, ids: tuple[int, ...], *, content_alone: bool = False) -> str | None:
     """Return why an answer violates the ban; ``content_alone`` is the negative control that checks too little."""
     raw = world.tokenizer.decode(ids)
-    try:
-        message = world.tokenizer.parse_response(raw, prefix="a")
-    except ValueError:
+    message = whole_message(world, raw)
+    if message is None:
         return UNPARSED
     if content_alone:
         return "banned" if "1" in message.get("content", "") else None

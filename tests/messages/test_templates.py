@@ -307,7 +307,7 @@ def test_a_call_that_comes_piece_by_piece_is_read_as_one(name: str, size: int) -
         return [*each, monitor.read(syntax.end).verdict]
 
     for answer in answers:
-        assert parts_of_pieces(start, answer, size) == parts_of_pieces(start, answer, len(answer))
+        assert message_of_pieces(start, answer, size) == message_of_pieces(start, answer, len(answer))
         assert {*verdicts(answer, "f")} == {Verdict.UNDECIDED}
         # The end of a list is known only with the end of the message.
         assert (verdicts(answer, "g")[-1] is Verdict.VIOLATED) is (name != "Mistral (lists of calls)")
@@ -315,12 +315,11 @@ def test_a_call_that_comes_piece_by_piece_is_read_as_one(name: str, size: int) -
         assert verdicts(twice, "f", parallel=False)[-1] is Verdict.VIOLATED
 
 
-def parts_of_pieces(start: Any, answer: str, size: int) -> Any:
-    state, events = start
+def message_of_pieces(start: Any, answer: str, size: int) -> Any:
+    state, _ = start
     for place in range(0, len(answer), size):
-        state, more = state.read(answer[place : place + size])
-        events = (*events, *more)
-    return state.parts(events)
+        state, _ = state.read(answer[place : place + size])
+    return state.message()
 
 
 def test_the_newer_form_of_deepseek() -> None:

@@ -40,6 +40,7 @@ from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
+from guardwrap.samplers.collecting import collecting
 from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
@@ -491,3 +492,105 @@ def test_a_mask_that_raises_leaves_others_as_they_are() -> None:
     assert attempts[0].token_ids == [1]
     assert attempts[0].log_left == pytest.approx(math.log(0.25))
     assert isinstance(attempts[1].error, ValueError)
+
+
+def law_beyond(world: World, top_k: int) -> tuple[Texts, set[tuple[int, ...]]]:
+    """Enumerate a' of a mask that goes beyond top-k where that leaves no token, and the texts for which it does."""
+    steps, end = masked_steps(world), world.tokenizer.eos_token_id
+    law: Texts = {(): 1.0}
+    done: Texts = {}
+    beyond: set[tuple[int, ...]] = set()
+    while law:
+        grown: Texts = {}
+        for prefix, p in law.items():
+            order = sorted(steps[prefix], key=lambda ids: -steps[prefix][ids])
+            kept = [ids for ids in order[:top_k] if not is_dead(world, ids)]
+            allowed = kept or [ids for ids in order if not is_dead(world, ids)][:top_k]
+            z = sum(steps[prefix][ids] for ids in allowed)
+            for ids in allowed:
+                over = ids[-1] == end or len(ids) == world.max_new_tokens
+                (done if over else grown)[ids] = p * steps[prefix][ids] / z
+                if not kept or prefix in beyond:
+                    beyond.add(ids)
+        law = grown
+    return done, beyond
+
+
+def masked_steps(world: World) -> dict[tuple[int, ...], Texts]:
+    """Return the next prefixes after each prefix, with their probabilities."""
+    reach: Texts = {}
+    for ids, p in world.law().items():
+        for length in range(len(ids) + 1):
+            reach[ids[:length]] = reach.get(ids[:length], 0.0) + p
+    steps: dict[tuple[int, ...], Texts] = {}
+    for ids, p in reach.items():
+        if ids:
+            steps.setdefault(ids[:-1], {})[ids] = p / reach[ids[:-1]]
+    return steps
+
+
+def is_dead(world: World, ids: tuple[int, ...]) -> bool:
+    if ids[-1] == world.tokenizer.eos_token_id or len(ids) == world.max_new_tokens:
+        return not RULE.check([world.draw(ids)])[0]
+    return run_verdict(RULE, world.draw(ids).text) is Verdict.VIOLATED
+
+
+def attempts_beyond(world: World, top_k: int, count: int, **options: Any) -> list[Attempt]:
+    sampler, attempts = collecting(weigh=False)
+    budget = Budget(max_attempts=count)
+    how: dict[str, Any] = {
+        "proposal": Masked(unseen=0.0, beyond_truncation=True),
+        "on_exhausted": "none",
+        "budget": budget,
+    }
+    guarded = GuardedGenerator(world.pipeline(), RULE, seed=4, sampler=sampler, **how)
+    guarded.run(world.prompt, num_return_sequences=count, **{**world.settings, "top_k": top_k}, **options)
+    return attempts[0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_beyond_truncation_only_where_it_leaves_no_token(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts follow the enumerated law, log a' is that of what was drawn, and log a is -inf beyond top-k."""
+    world = world_of(seed=43)
+    law, beyond = law_beyond(world, 2)
+    assert 0 < sum(law[ids] for ids in law if ids in beyond) < 1, "this world goes beyond for some texts"
+    states: list[AttemptState] = []
+    settle = token_sampling._settle
+    monkeypatch.setattr(token_sampling, "_settle", lambda some: (states.__iadd__(some), settle(some)))
+    attempts = attempts_beyond(world, 2, DRAWS, batch_size=batch_size)
+    assert goodness_of_fit([attempt.draw.token_ids for attempt in attempts], by_text(normal, law)) > FITS
+    for attempt in attempts:
+        ids = attempt.draw.token_ids
+        assert attempt.draw.log_proposal == pytest.approx(math.log(law[ids]), abs=1e-5)
+    for state in states:
+        if state.status != "running":
+            assert (state.log_left == -math.inf) == (tuple(state.token_ids) in beyond)
+
+
+def test_what_is_beyond_truncation_is_said_and_named() -> None:
+    world = world_of(seed=1)
+    options = {**world.settings, "top_k": 1}
+    how: dict[str, Any] = {"seed": 4, "on_exhausted": "none", "budget": Budget(max_attempts=50)}
+    strict = GuardedGenerator(world.pipeline(), RULE, proposal=Masked(unseen=0.0), **how)
+    (outcome,) = strict.run(world.prompt, **options)
+    assert not outcome.ok
+    assert outcome.report.obstacle is not None
+    assert outcome.report.obstacle.names == ["top_k"]
+    assert "pass top_k=0, or proposal=Masked(beyond_truncation=True)" in outcome.report.advice()
+    wide = GuardedGenerator(world.pipeline(), RULE, proposal=Masked(unseen=0.0, beyond_truncation=True), **how)
+    (outcome,) = wide.run(world.prompt, **options)
+    assert outcome.ok
+    assert "(g')" in outcome.report.drawn_from
+    assert any("where top_k=1 left no token" in note for note in outcome.report.notes)
+    assert strict.run(world.prompt, **{**options, "top_k": 0})[0].ok, "the way out works"
+
+
+def test_a_sampler_that_weighs_stays_within_truncation() -> None:
+    """A text that the model cannot draw is worth nothing, so its attempt ends where truncation leaves no token."""
+    world = world_of(seed=1)
+    how: dict[str, Any] = {"seed": 4, "on_exhausted": "none", "budget": Budget(max_attempts=50)}
+    masked = Masked(unseen=0.0, beyond_truncation=True)
+    guarded = GuardedGenerator(world.pipeline(), RULE, proposal=masked, sampler=qrs(beta=1.0), **how)
+    (outcome,) = guarded.run(world.prompt, **{**world.settings, "top_k": 1})
+    assert not outcome.ok
+    assert outcome.report.rejections.get("a mask that left no token")

@@ -266,6 +266,10 @@ def test_calls_that_cannot_work(vision: Pipeline, speech: Pipeline) -> None:
     short: dict[str, Any] = {"max_new_tokens": 4}
     wrong: dict[str, tuple[type, Any]] = {
         "return_timestamps is not supported": (UsageError, lambda: hear(AUDIO, return_timestamps=True, **short)),
+        "return_timestamps is not supported: with": (
+            UsageError,
+            lambda: hear(AUDIO, return_timestamps="word", **short),
+        ),
         "pass shorter audio": (UsageError, lambda: hear(np.tile(AUDIO, 3), **short)),
         "cut into 3 pieces": (PromptError, lambda: hear(AUDIO, chunk_length_s=1.5, **short)),
         "pass temperature=1.0": (UsageError, lambda: hear(AUDIO, do_sample=True, num_beams=1, **short)),
@@ -287,6 +291,10 @@ def test_calls_that_cannot_work(vision: Pipeline, speech: Pipeline) -> None:
         "decoder_input_ids": (
             UsageError,
             lambda: read.generate(torch.tensor([[1]]), decoder_input_ids=torch.tensor([[0, 1]]), **short),
+        ),
+        "decoder_input_ids is not supported": (
+            UsageError,
+            lambda: read.generate(torch.tensor([[1], [2]]), decoder_input_ids=torch.tensor([[5, 1], [6, 1]]), **short),
         ),
         "max_time=": (UsageError, lambda: read("ab", stopping_criteria=[MaxTimeCriteria(1.0)], **short)),
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from guardwrap import GuardedGenerator, Length
 from guardwrap.errors import PromptError
@@ -78,6 +78,9 @@ def test_words_are_told_apart() -> None:
 def test_a_prompt_of_a_megabyte_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     world = llama_world(letters="ab", max_new_tokens=2)
     pipe = world.pipeline()
+    pipe.model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=2**10, n_positions=64, n_embd=16, n_layer=1, n_head=2, eos_token_id=0)
+    ).eval()
     pipe.tokenizer = bytewise("a a", added=["<|end|>"])
     pipe.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}"
     guarded = GuardedGenerator(pipe, Length(min=0))

@@ -132,8 +132,8 @@ def test_a_plan_is_cheap_beside_its_run() -> None:
 def test_a_plan_has_a_time_limit_of_its_own() -> None:
     world = world_of(7, 0.5)
     plan = guarded_of(world).plan(world.prompt, pilot=5_000, max_seconds=1e-3, **world.settings)
-    assert 0 < plan.forecasts[0].pilot < 5_000
-    assert plan.left_out == "a mask and a twist were not tried, as the plan's time was over"
+    assert not plan.forecasts
+    assert plan.advice.startswith("give the plan more time")
     wrong: Any
     for wrong in (0, -1.0, "1"):
         with pytest.raises(UsageError, match="give seconds above 0, or None"):

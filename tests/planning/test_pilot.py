@@ -3,6 +3,7 @@
 Covers ``planning/alternatives.py`` and ``planning/probability.py`` too.
 """
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,15 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex, qrs
+from guardwrap import Budget, GuardedGenerator, Keyword, Length, Prompt, Regex, qrs
+from guardwrap.backends import token_sampling
+from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.cli.flags import in_flags
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate
+from guardwrap.planning import drawing
 from guardwrap.planning.advice import advice_of
 from guardwrap.planning.alternatives import Alternative, cheapest
 from guardwrap.samplers import rejection
-from guardwrap.testing import World, llama_world
+from guardwrap.scheduling import backend as seam
+from guardwrap.scheduling import request_state, scheduler
+from guardwrap.session import base_session, twisting
+from guardwrap.session import job as job_module
+from guardwrap.testing import World, llama_world, table_world
+from tests.fixtures_clock import Clock, ticking
 
 RULE = Keyword("a", whole_words=False) & ~Regex("^b")
 
@@ -308,3 +318,47 @@ def test_prompts_that_look_alike_are_numbered(small: World) -> None:
     headings = [line.split(" for ")[1] for line in told.splitlines() if line.startswith("1 text for ")]
     assert [heading.partition(":")[0] for heading in headings] == ["prompt 1", headings[1], "prompt 3"]
     assert headings[1] == "'ab'"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A second passes with each token of a batch."""
+    places = [request_state, seam, scheduler, base_session, job_module, twisting, token_sampling, drawing]
+    return ticking(monkeypatch, RefillBackend, places)
+
+
+@pytest.mark.parametrize("seconds", [3, 10, 25, 60])
+@pytest.mark.parametrize("prompts", [1, 6])
+def test_a_plan_keeps_to_its_time(clock: Clock, seconds: float, prompts: int) -> None:
+    """Attempts that run when it is over are dropped, of every prompt and way, and so are rounds of learning."""
+    world = table_world(letters="abcd", max_new_tokens=20, temperature=0.8)
+    guarded = GuardedGenerator(world.pipeline(), Keyword("abca", whole_words=False), batch_size=4, seed=1)
+    plan = guarded.plan([world.prompt] * prompts, pilot=64, max_seconds=seconds, **world.settings)
+    assert clock.now <= seconds + 1
+    assert plan.spent[1] <= seconds + 1
+    assert "attempts were dropped when the plan's time was over" in plan.left_out or not plan.forecasts
+
+
+def test_a_plan_without_an_attempt_says_so(clock: Clock) -> None:
+    world = table_world(letters="abcd", max_new_tokens=20, temperature=0.8)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=15), batch_size=4, seed=1)
+    plan = guarded.plan(world.prompt, max_seconds=2, **world.settings)
+    assert plan.advice == (
+        "give the plan more time, plan(max_seconds=4): it was over before the first attempt was complete"
+    )
+    assert str(plan).startswith("recommended: give the plan more time")
+    assert in_flags(plan.advice).startswith("give the plan more time, --plan-seconds 4:")
+    assert json.dumps(plan.to_dict())
+    assert guarded.plan(world.prompt, max_seconds=80, **world.settings).forecasts, "as it advises"
+    with pytest.raises(UsageError, match="raise max_seconds"):
+        guarded.run(world.prompt, sampler="auto", budget=Budget(max_seconds=2), **world.settings)
+
+
+def test_negative_control_a_plan_that_lets_attempts_run_takes_longer(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = table_world(letters="abcd", max_new_tokens=20, temperature=0.8)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=15), batch_size=4, seed=1)
+    monkeypatch.setattr(request_state.RequestState, "timeout", math.inf)
+    guarded.plan(world.prompt, max_seconds=2, **world.settings)
+    assert clock.now > 4

@@ -120,13 +120,15 @@ def the_sampler(seam: str, strike: Callable[[], Any]) -> Sampler:
 class TheMask:
     strike: Callable[[], Any]
     impossible: bool = False
+    beyond: bool = False
+    dead_end: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         self.strike()
         return [False] * len(candidates)
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         return np.array(self.dead(token_ids, tokens.tolist()))
 
     def close(self, token_ids: Sequence[int]) -> None:

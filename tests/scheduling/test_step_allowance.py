@@ -70,12 +70,14 @@ class LooksAtEach:
     """A mask that judges each candidate as a whole text, almost up to the time limit of one text."""
 
     impossible = False
+    beyond = False
+    dead_end = None
     notes = ()
 
     def __init__(self, rule: Slow) -> None:
         self.rule = rule
 
-    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         return np.array(self.dead(token_ids, tokens.tolist()))
 
     def close(self, token_ids: Sequence[int]) -> None:

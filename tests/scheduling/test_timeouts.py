@@ -6,6 +6,7 @@ Covers ``budget.py`` and ``scheduling/request_state.py``, as far as they are abo
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,12 +22,19 @@ from guardwrap import (
     Twisted,
     constraint,
 )
+from guardwrap.backends import token_sampling
+from guardwrap.constraints.base import EXPENSIVE
+from guardwrap.documents.time_limits import StepOver
 from guardwrap.errors import UsageError
+from guardwrap.planning import choice
 from guardwrap.scheduling import backend as seam
-from guardwrap.scheduling import request_state, scheduler
+from guardwrap.scheduling import request_state, scheduler, skip_rounds, step_allowance
+from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.request_stream import RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
+from guardwrap.session import call_threads, telemetry
+from guardwrap.session import job as job_module
 from guardwrap.testing import table_world
 from tests.fixtures_clock import Clock, ticking
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
@@ -148,3 +156,169 @@ def test_learning_a_twist_counts():
     (twisted,) = [twisted for twisted, _ in guarded.session._learned.values()]  # type: ignore[union-attr]
     assert not twisted.learned
     assert guarded.run(WORLD.prompt, **WORLD.settings)[0].ok
+
+
+class Costly(TableBackend):
+    """Takes two seconds to compute a prompt that it has not computed yet, and no time to launch further attempts."""
+
+    def computes(self, clock: Clock) -> "Costly":
+        self.clock, self.known = clock, set[int]()
+        return self
+
+    def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
+        for launch in launches:
+            self.clock.now += 2.0 * (id(launch.law) not in self.known)
+            self.known.add(id(launch.law))
+        return super().launch(launches)
+
+
+def steps_of(clock: Clock, callers: int) -> list[float]:
+    """Return how long each step takes once a caller has a computed prompt and ``callers`` others come."""
+    shared = Scheduler(Costly(64).computes(clock))
+    shared.add(RequestStream(iter([request(0, 60)]), 4))
+    for _ in range(3):
+        shared.step()
+    for number in range(1, callers + 1):
+        shared.add(RequestStream(iter([request(number, 60)]), 4))
+    took = []
+    for _ in range(3 * callers):
+        began = clock.now
+        shared.step()
+        took.append(clock.now - began)
+    return took
+
+
+def test_prompts_of_callers_that_come_together_are_computed_in_several_steps(clock):
+    took = steps_of(clock, 10)
+    assert max(took) == 2
+    assert took.count(2) == 10, "each is computed"
+
+
+def test_negative_control_a_launch_is_as_cheap_as_the_last_one(clock, monkeypatch):
+    monkeypatch.setattr(Scheduler, "_is_long", lambda self, shortest: False)
+    assert max(steps_of(clock, 10)) > 10
+
+
+def test_the_time_counts_from_the_call_and_not_from_when_its_options_were_read(monkeypatch):
+    clock = Clock()
+    for place in (request_state, seam, scheduler, telemetry, job_module, choice, token_sampling):
+        monkeypatch.setattr(place, "time", clock)
+    guarded = GuardedGenerator(WORLD.pipeline(), NEVER, seed=1)
+    read = guarded.session.job
+
+    def slowly(options):  # a large grammar, an automaton, a model to load
+        clock.now += 7
+        return read(options)
+
+    monkeypatch.setattr(guarded.session, "job", slowly)
+    for sampler in ("rejection", "auto"):
+        (outcome,) = guarded.run(WORLD.prompt, budget=Budget(timeout=5), sampler=sampler, **WORLD.settings)
+        assert outcome.report.ended == "timeout"
+        assert outcome.report.usage.attempts == 0
+    with pytest.raises(BudgetExhausted) as raised:
+        guarded(WORLD.prompt, budget=Budget(timeout=5), **WORLD.settings)
+    assert str(raised.value) == (
+        "no text: the timeout was reached before the first attempt was complete; raise timeout, in which a call also "
+        "waits for other callers, or lower max_new_tokens"
+    )
+    assert guarded.run(WORLD.prompt, budget=Budget(4, timeout=9), **WORLD.settings)[0].report.usage.attempts == 4
+
+
+@pytest.mark.parametrize("options", [{"proposal": Twisted()}, {"sampler": "auto"}])
+def test_a_caller_does_not_wait_for_others_that_learn_or_plan(monkeypatch, options):
+    guarded = GuardedGenerator(WORLD.pipeline(), Keyword("ab", whole_words=False), seed=1)
+    monkeypatch.setattr(call_threads, "PLANS", 1)
+    guarded.session.threads = call_threads.CallThreads()
+    released = threading.Event()
+
+    async def both():
+        threads = guarded.session.threads
+        waiting = [asyncio.create_task(of(lambda: released.wait(60), None)) for of in (threads.learn, threads.plan)]
+        (outcome,) = await guarded.arun(WORLD.prompt, budget=Budget(timeout=0.2), **options, **WORLD.settings)
+        busy = not any(task.done() for task in waiting)
+        released.set()
+        await asyncio.gather(*waiting)
+        return outcome, busy
+
+    outcome, busy = asyncio.run(both())
+    assert busy
+    assert outcome.report.ended == "timeout"
+    assert outcome.report.usage.attempts == 0
+
+
+def test_a_call_whose_timeout_is_over_waits_for_no_lesson_of_another_one():
+    guarded = GuardedGenerator(WORLD.pipeline(), Keyword("ab", whole_words=False), proposal=Twisted(), seed=1)
+    twists = guarded.session.job({**WORLD.settings, "seed": 0}).twists
+    assert twists is not None
+    twisted = twists.constraint
+    with twisted._learning:
+        (outcome,) = guarded.run(WORLD.prompt, budget=Budget(timeout=0.2), **WORLD.settings)
+    assert outcome.report.ended == "timeout"
+    assert not twisted.learned
+    assert guarded.run(WORLD.prompt, **WORLD.settings)[0].ok
+
+
+def test_a_caller_alone_does_not_wait_for_what_runs_the_model_aside(monkeypatch):
+    """Looking for prefixes that cannot pass, as for the reason why nothing does, may take longer than the timeout."""
+    looked, released = threading.Event(), threading.Event()
+
+    def slowly(self, backend):
+        looked.set()
+        released.wait(60)
+
+    monkeypatch.setattr(request_state.RequestState, "known", slowly)
+    monkeypatch.setattr(skip_rounds, "FIRST", 2)
+    guarded = GuardedGenerator(WORLD.pipeline(), Regex("never"), seed=1)
+    budget = Budget(max_attempts=None, timeout=0.5)
+    (outcome,) = guarded.run(WORLD.prompt, budget=budget, **WORLD.settings)
+    released.set()
+    assert looked.is_set()
+    assert outcome.report.ended == "timeout"
+
+
+def test_a_model_that_judges_is_left_behind_too():
+    """A classifier may have to be loaded first, and a judge to be asked over the network."""
+    released = threading.Event()
+
+    class Loading(Constraint):
+        cost = EXPENSIVE
+        kind = "loading"
+
+        def check(self, draws):
+            released.wait(60)
+            return [True] * len(draws)
+
+        def spec(self):
+            return {"kind": "loading"}
+
+    guarded = GuardedGenerator(WORLD.pipeline(), Loading(), seed=1)
+    (outcome,) = guarded.run(WORLD.prompt, budget=Budget(timeout=0.3), **WORLD.settings)
+    released.set()
+    assert outcome.report.ended == "timeout"
+
+
+def test_masks_and_verdicts_end_with_the_timeout_of_anyone_in_the_batch(monkeypatch):
+    clock = Clock(10.0)
+    monkeypatch.setattr(step_allowance, "time", clock)
+    allowance = step_allowance.StepAllowance()
+    allowance.begin(10.0, limited=False)
+    assert allowance.left == float("inf")
+    allowance.begin(10.0, limited=False, until=10.5)
+    assert allowance.left == 0.5
+    with allowance.spent():
+        pass
+    clock.now = 10.5
+    with pytest.raises(StepOver), allowance.spent():
+        pass
+    verdict = step_allowance.allowed_watch(lambda grown: "it violates", allowance)
+    assert verdict("a") is None
+    allowance.begin(10.6, limited=True, until=float("inf"))
+    assert 0 < allowance.left < 1
+    # What ended before this step takes nothing from others.
+    shared = Scheduler(TableBackend(4))
+    shared.add(RequestStream(iter([request(0, 5), request(1, 70)]), 4))
+    for place in (scheduler, request_state):
+        monkeypatch.setattr(place, "time", Clock(60.0))
+    shared.step()
+    shared.step()
+    assert shared._until == 70

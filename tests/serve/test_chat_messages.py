@@ -126,14 +126,51 @@ def test_replayed_messages_are_read_as_templates_expect_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        (None, {}),
+        ({}, {}),
+        ("{}", {}),
+        ("{", {"invalid_arguments": "{"}),
+        ('{"a": "\\ud83d"}', {"invalid_arguments": '{"a": "\\ud83d"}'}),
+        ("[" * 10_000, {"invalid_arguments": "[" * 10_000}),
+        ("[1]", {"invalid_arguments": [1]}),
+        ("5", {"invalid_arguments": 5}),
+        ("null", {"invalid_arguments": None}),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_replayed_arguments_are_an_object_whatever_the_model_wrote(sent: Any, read: Any) -> None:
+    (message,) = read_chat([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": sent}}]}])
+    assert message["tool_calls"][0]["function"]["arguments"] == read
+
+
+def test_malformed_arguments_do_not_end_the_conversation(client: openai.OpenAI) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": '}}
+    asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+             {"role": "tool", "tool_call_id": "c", "content": "no JSON"}]  # fmt: skip
+    assert answer(client, messages=asked, max_tokens=3).choices[0].finish_reason
+
+
+def test_empty_contents_and_marks_for_caches() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}, "prompt_cache_breakpoint": {"mode": "explicit"}}
+    parts = [{"type": "text", "text": "x", **mark}]
+    assert read_chat([{"role": "user", "content": parts, **mark}]) == [{"role": "user", "content": "x"}]
+    for role in ("user", "system", "assistant", "tool"):
+        (message,) = read_chat([{"role": role, "content": []}])
+        assert message == {"role": role, "content": ""}
+    assert read_chat([{"role": "user", "content": []}], images=True) == [{"role": "user", "content": []}]
+
+
+@pytest.mark.parametrize(
     ("message", "param"),
     [
         ({"role": "assistant", "content": None}, "messages.0.content"),
         ({"role": "user", "content": "x", "tool_calls": [{}]}, "messages.0.tool_calls"),
         ({"role": "assistant", "tool_calls": "f"}, "messages.0.tool_calls"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}, "messages.0.tool_calls.0"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-         "messages.0.tool_calls.0.function.arguments"),
         ({"role": "tool", "content": "2", "tool_call_id": 1}, "messages.0.tool_call_id"),
         ({"role": "assistant", "content": "x", "function_call": {}}, "messages.0.function_call"),
     ],
@@ -173,6 +210,8 @@ def test_variables_of_the_chat_template() -> None:
     assert read_template_options({"chat_template_kwargs": variables, "reasoning_effort": "low"}) == {
         "reasoning_effort": "low", **variables
     }  # fmt: skip
+    for effort in ("minimal", "xhigh", "max"):
+        assert read_template_options({"reasoning_effort": effort}) == {"reasoning_effort": effort}
     assert read_template_options({"reasoning_effort": "none"}) == {}
     for fields in (
         {"chat_template_kwargs": {"chat_template": "x"}},

@@ -1,6 +1,7 @@
 """API keys: required for every route except the page and ``/health``."""
 
 import asyncio
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -73,6 +74,39 @@ def test_errors_in_the_batch_say_nothing_of_texts(app, monkeypatch, caplog, erro
         assert "nobody" not in reply.text + caplog.text
     gate = app.state.service.shelf.slots[0].gate
     assert (gate.inside, gate.running) == (0, 0)
+
+
+def test_every_route_names_its_methods_and_heads_are_answered(app):
+    headers = {"Authorization": "Bearer first-key"}
+    for path in ("/", "/health", "/metrics", "/v1/models", "/v1/models/local", "/v1/guardwrap/about"):
+        assert ask(app, "HEAD", path, headers=headers).status_code == 200
+        wrong = ask(app, "POST", path, headers=headers)
+        assert (wrong.status_code, {*wrong.headers["allow"].split(", ")}) == (405, {"GET", "HEAD"})
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+        wrong = ask(app, "GET", path, headers=headers)
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+        assert "takes POST" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd, gzip", "x" * 500])
+def test_a_content_encoding_that_is_not_supported_is_named(app, coding):
+    headers = {"Authorization": "Bearer first-key", "Content-Encoding": coding}
+    reply = ask(app, "POST", "/v1/completions", json=ASKED, headers=headers)
+    assert (reply.status_code, reply.headers["accept-encoding"]) == (415, "identity")
+    assert coding[:40] in reply.json()["error"]["message"]
+    assert len(reply.text) < 500
+    plain = ask(app, "POST", "/v1/completions", json=ASKED, headers={**headers, "Content-Encoding": "identity"})
+    assert plain.status_code == 200
+
+
+def test_a_server_can_lower_a_length_beyond_the_context(app):
+    slot = app.state.service.shelf.slots[0]
+    slot.model.policy = replace(slot.model.policy, limits=slot.policy.limits.model_copy(update={"clamp": True}))
+    headers = {"Authorization": "Bearer first-key"}
+    long = {**ASKED, "prompt": "ab" * 30, "max_tokens": 10**6}
+    reply = ask(app, "POST", "/v1/completions", json=long, headers=headers)
+    assert reply.status_code == 200
+    assert reply.json()["usage"]["completion_tokens"] <= 4
 
 
 def test_texts_fit_into_the_models_context(app):

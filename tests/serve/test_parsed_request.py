@@ -8,6 +8,7 @@ import json
 from typing import Any
 from unittest.mock import patch
 
+import openai
 import pytest
 
 from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
@@ -230,8 +231,8 @@ UNSUPPORTED = {
     "logit_bias": {"50": 10}, "min_p": 0.1, "min_tokens": 3, "bad_words": ["a"], "allowed_token_ids": [1],
     "stop_token_ids": [1], "ignore_eos": True, "include_stop_str_in_output": True, "use_beam_search": True,
     "best_of": 2, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 1, "functions": [{}],
-    "function_call": {"name": "f"}, "modalities": ["audio"], "audio": {}, "prediction": {}, "web_search_options": {},
-    "verbosity": "low", "service_tier": "flex", "priority": 1, "store": True, "echo": True, "suffix": "x",
+    "function_call": {"name": "f"}, "modalities": ["audio"], "audio": {}, "web_search_options": {},
+    "verbosity": "low", "priority": 1, "moderation": {"model": "x"}, "echo": True, "suffix": "x",
     "add_generation_prompt": False, "continue_final_message": True, "chat_template": "x",
     "documents": [{}], "skip_special_tokens": False,
     "spaces_between_special_tokens": False, "truncate_prompt_tokens": 3, "return_token_ids": True,
@@ -244,7 +245,11 @@ HEEDED = {
     "guided_choice", "guided_grammar", "guardwrap", "tools", "tool_choice", "parallel_tool_calls",
     "chat_template_kwargs", "reasoning_effort",
 }  # fmt: skip
-LABELS = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "prompt_cache_key": "x", "request_id": "x"}
+LABELS = {
+    "user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "prompt_cache_key": "x", "request_id": "x",
+    "prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m"}, "store": True, "service_tier": "priority",
+    "prediction": {"type": "content", "content": "x"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -254,6 +259,23 @@ def test_what_cannot_be_heeded_is_refused_by_name(name):
         assert (found.status, found.param, found.code) == (400, name, "unsupported_field")
         assert found.message.startswith(f"{name}: is not supported: ")
         assert request_of(chat, **{name: None})
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_every_field_of_openais_client_is_known(chat):
+    params = openai.types.chat.completion_create_params if chat else openai.types.completion_create_params
+    fields = {*params.CompletionCreateParamsBase.__annotations__, "stream"}
+    assert fields - {*known_fields(chat=chat)} == set()
+
+
+def test_a_larger_length_is_lowered_where_the_server_clamps():
+    clamping = dataclasses.replace(MENU, limits=MENU.limits.model_copy(update={"clamp": True}))
+    most = MENU.limits.max_new_tokens
+    for asked, granted in ((most + 1, most), (10**9, most), (most - 1, most - 1), (None, most)):
+        for name in ("max_tokens", "max_completion_tokens"):
+            fields = {**CHAT, name: asked}
+            assert parse_request(fields, clamping, chat=True).options["max_new_tokens"] == granted
+    assert refused(max_tokens=most + 1).code == "above_the_limit"
 
 
 def test_every_known_field_is_heeded_or_refused_or_a_label():
@@ -268,6 +290,7 @@ def test_every_known_field_is_heeded_or_refused_or_a_label():
         {"logit_bias": {}},
         {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "function_call": "none", "top_logprobs": 0},
         {"modalities": ["text"], "store": False, "service_tier": "auto", "best_of": 1, "echo": False},
+        *({"service_tier": tier} for tier in ("default", "flex", "scale", "fast")),
         LABELS,
     ],
 )  # fmt: skip

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from guardwrap import Budget, Masked
-from guardwrap.outcomes import Draw, Obstacle, Outcome, Report, Usage
+from guardwrap import Budget
+from guardwrap.outcomes import Draw, Obstacle, Outcome, Remedy, Report, Usage
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import Reply, event, require_complete
@@ -88,25 +88,31 @@ def test_what_is_not_complete_is_refused_with_its_report():
 
 
 @pytest.mark.parametrize(
-    ("ended", "cut_off", "options", "fields"),
+    ("ended", "remedies", "most", "fields"),
     [
-        ("max_attempts", 0, {}, {"masked"}),
-        ("max_attempts", 0, {"proposal": Masked()}, {"weaker"}),
-        ("max_seconds", 5, {"proposal": False}, {"masked", "max_tokens"}),
-        ("impossible", 0, {}, {"top_k", "weaker"}),
+        ("max_attempts", ["mask", "budget", "constraint", "prompt"], None, {"masked"}),
+        ("max_attempts", ["budget", "constraint", "prompt"], None, {"weaker", "describes"}),
+        ("max_attempts", ["budget", "constraint"], None, {"weaker"}),
+        ("max_seconds", ["length", "mask", "budget", "constraint"], 8, {"masked", "max_tokens"}),
+        ("max_seconds", ["length", "budget", "constraint"], 7, {"weaker"}),
+        ("impossible", ["texts", "constraint", "prompt"], None, {"top_k", "weaker", "describes"}),
+        ("timeout", ["time"], None, {"timeout"}),
+        ("deterministic", ["sampling"], None, {"temperature"}),
     ],
 )
-def test_the_error_names_the_fields_to_change(ended, cut_off, options, fields):
-    counts = ("nothing", "rejection", 1, 2, 0, ended, Usage(5, 30), Budget(), None, {"r": 5}, "0")
-    request = ParsedRequest("tiny", ["p"], {"max_new_tokens": 7, **options})
+def test_the_error_names_the_fields_to_change(ended, remedies, most, fields):
+    counts = ("nothing", "rejection", 1, 2, 0, ended, Usage(5, 30), Budget(timeout=2), None, {"r": 5}, "0")
+    request = ParsedRequest("tiny", ["p"], {"max_new_tokens": 7}, most_tokens=most)
+    report = Report(*counts, remedies=tuple(map(Remedy, remedies)))
     with pytest.raises(ErrorResponse) as caught:
-        require_complete(outcome((), Report(*counts, cut_off=cut_off)), request)
+        require_complete(outcome((), report), request)
     _, _, named = caught.value.message.partition("in this request: ")
-    assert {field for field in ("masked", "max_tokens", "top_k", "weaker") if field in named} == fields
+    names = ("masked", "max_tokens", "top_k", "weaker", "describes", "timeout", "temperature")
+    assert {field for field in names if field in named} == fields
     assert ("above 7" in named) is ("max_tokens" in fields)
     own_name = dataclasses.replace(request, length_field="max_completion_tokens", prompt_field="input")
     with pytest.raises(ErrorResponse) as caught:
-        require_complete(outcome((), Report(*counts, cut_off=cut_off)), own_name)
+        require_complete(outcome((), report), own_name)
     assert ("max_completion_tokens above 7" in caught.value.message) is ("max_tokens" in fields)
 
 
@@ -121,7 +127,7 @@ def test_the_error_names_the_fields_to_change(ended, cut_off, options, fields):
 )
 def test_the_error_begins_with_the_settings_that_rule_all_texts_out(settings, fields):
     counts = ("nothing", "rejection", 1, 2, 0, "impossible", Usage(256, 256), Budget(), None, {"r": 256}, "0")
-    report = Report(*counts, obstacle=Obstacle(settings, 0.0031))
+    report = Report(*counts, obstacle=Obstacle(settings, 0.0031), remedies=(Remedy.SETTINGS, Remedy.CONSTRAINT))
     with pytest.raises(ErrorResponse) as caught:
         require_complete(outcome((), report), ParsedRequest("tiny", ["p"], {"max_new_tokens": 7}))
     assert caught.value.code == "impossible"
@@ -135,7 +141,8 @@ def test_the_error_begins_with_the_settings_that_rule_all_texts_out(settings, fi
 
 def test_settings_that_leave_only_white_space_are_named_too():
     counts = ("nothing", "rejection", 1, 2, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
-    report = Report(*counts, obstacle=Obstacle(("top_k=50",), 0.0031, textless=True))
+    remedies = (Remedy.SETTINGS, Remedy.MASK, Remedy.BUDGET)
+    report = Report(*counts, obstacle=Obstacle(("top_k=50",), 0.0031, textless=True), remedies=remedies)
     with pytest.raises(ErrorResponse) as caught:
         require_complete(outcome((), report), ParsedRequest("tiny", ["p"], {}))
     assert "the budget of attempts is spent: top_k=50 leaves out all possible first" in caught.value.message

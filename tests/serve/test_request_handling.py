@@ -6,10 +6,12 @@ Covers ``serve/error_responses.py`` too.
 import asyncio
 import json
 import threading
+from contextlib import AsyncExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from transformers.pipelines import TextGenerationPipeline
 
@@ -287,3 +289,36 @@ def test_a_client_that_reads_slowly_holds_up_nobody(app):
         assert len(pieces_in(fast)) > 3
 
     asyncio.run(run())
+
+
+def test_a_request_whose_time_is_over_does_not_wait_for_a_slot():
+    async def run():
+        gate = Gate(running=1, queue=2, shutdown=Shutdown())
+        async with gate.slot():
+            async with gate.slot(0.05):
+                assert gate.running == 1
+            with pytest.raises(TimeoutError):  # a request with time left waits
+                await asyncio.wait_for(gate.slot(60).__aenter__(), 0.05)
+        async with gate.slot(0.05):
+            assert gate.running == 1
+
+    asyncio.run(run())
+
+
+def test_the_time_in_the_queue_counts(app):
+    """The answer comes although the slot is never free; nothing is drawn for it."""
+
+    async def run():
+        (slot,) = app.state.service.shelf.slots
+        body = {**NEVER, "guardwrap": {"budget": {"timeout": 0.2}}}
+        async with AsyncExitStack() as stack:
+            for _ in range(slot.policy.limits.running):
+                await stack.enter_async_context(slot.gate.slot())
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.post("/v1/completions", json=body)
+
+    answer = asyncio.run(run())
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (422, "timeout")
+    assert "before the first attempt was complete" in error["message"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -173,7 +174,7 @@ def test_the_text_of_reasoning() -> None:
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0", "stores nothing"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input.0.role", "user, assistant"),
         ({"input": [{"role": "user"}]}, "input.0.content", "input_text"),
-        ({"input": [{"role": "user", "content": []}]}, "input.0.content", "input_text"),
+        ({"input": [{"role": "user", "content": {}}]}, "input.0.content", "input_text"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0",
          "does not take images"),
         ({"instructions": "x", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
@@ -182,8 +183,8 @@ def test_the_text_of_reasoning() -> None:
         ({"input": [{"role": "user", "content": "x", "temprature": 1}]}, "input.0", "temprature"),
         ({"input": [{**CALL, "call_id": None}]}, "input.0.call_id", "string"),
         ({"input": [{**CALL, "arguments": {"a": 1}}]}, "input.0.arguments", "string"),
-        ({"input": [REASONING, CALL, {**CALL, "arguments": "{"}]}, "input.2.arguments", "is not JSON"),
-        ({"instructions": "y", "input": [OUTPUT, {**CALL, "arguments": "{"}]}, "input.1.arguments", "is not JSON"),
+        ({"input": [{**CALL, "caller": {"type": "program", "caller_id": "c"}}]}, "input.0.caller", "no programs"),
+        ({"input": [{**OUTPUT, "async": True}]}, "input.0.async", "no programs"),
         ({"input": [{**CALL, "namespace": "n"}]}, "input.0", "namespace"),
         ({"input": [{**OUTPUT, "output": None}]}, "input.0.output", "input_text"),
         ({"input": [{**OUTPUT, "output": [{"type": "input_file", "file_id": "x"}]}]}, "input.0.output.0", "input_file"),
@@ -209,7 +210,7 @@ def test_the_text_of_reasoning() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "at least 1"),
         ({"max_output_tokens": 10**6}, "max_output_tokens", "at most"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort", "minimal"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "as a whole"),
+        ({"reasoning": {"summary": "concise"}}, "reasoning.summary", "as a whole"),
         ({"reasoning": {"effrt": "low"}}, "reasoning", "did you mean 'effort'"),
         ({"include": ["message.output_text.logprobs"]}, "include.0", "logprobs"),
         ({"include": "x"}, "include", "list"),
@@ -218,8 +219,8 @@ def test_the_text_of_reasoning() -> None:
         ({"background": True}, "background", "stores nothing"),
         ({"truncation": "auto"}, "truncation", "shorten"),
         ({"prompt": {"id": "x"}}, "prompt", "instructions"),
-        ({"max_tool_calls": 3}, "max_tool_calls", "runs none"),
-        ({"store": "x"}, "store", "stores nothing"),
+        ({"access_programs": {"cyber": "daybreak_blue"}}, "access_programs", "has none"),
+        ({"image": {"context_compression": "enabled"}}, "image", "send the image"),
         ({"n": 2}, "n", "one text"),
         ({"top_logprobs": 2}, "top_logprobs", "whole texts"),
         ({"messages": []}, "messages", "give input"),
@@ -250,9 +251,34 @@ def test_values_that_change_nothing() -> None:
         "truncation": "disabled", "service_tier": "auto", "top_logprobs": 0, "include": [], "tools": [], "text": {},
         "reasoning": {"effort": None}, "prompt_cache_key": "x", "prompt_cache_retention": "24h", "n": 1,
         "parallel_tool_calls": True, "instructions": "", "tool_choice": "auto", "frequency_penalty": 0,
+        "prompt_cache_options": {"ttl": "30m"}, "max_tool_calls": 3, "background_options": {}, "access_programs": {},
+        "image": {"context_compression": "auto"},
     }  # fmt: skip
     assert parsed_of(**nothing).options == parsed_of().options
     assert parsed_of(**nothing).prompts == parsed_of().prompts
+    assert parsed_of(store=True, service_tier="flex", reasoning={"summary": "detailed"}).options == parsed_of().options
+    assert parsed_of(include=["web_search_call.results"]).options == parsed_of().options
+
+
+def test_every_field_of_openais_client_is_known() -> None:
+    params = openai.types.responses.response_create_params.ResponseCreateParamsBase
+    assert {*params.__annotations__, "stream"} - {*responses_request._KNOWN} == set()
+
+
+def test_marks_and_names_of_items() -> None:
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    told = [{"role": "user", "content": [{"type": "input_text", "text": "x", **mark}]},
+            {**CALL, "caller": {"type": "direct"}, "async": False}, {**OUTPUT, "name": "f"}]  # fmt: skip
+    (chat,) = parsed_of(input=told).prompts
+    assert chat[0] == {"role": "user", "content": "x"}
+    assert chat[-1]["name"] == "f"
+    (empty,) = parsed_of(input=[{"role": "user", "content": []}]).prompts
+    assert empty == [{"role": "user", "content": ""}]
+
+
+def test_replayed_arguments_that_are_no_json_do_not_end_the_conversation() -> None:
+    (chat,) = parsed_of(instructions="y", input=[OUTPUT, {**CALL, "arguments": "{"}]).prompts
+    assert chat[-1]["tool_calls"][0]["function"]["arguments"] == {"invalid_arguments": "{"}
 
 
 def test_objects_have_known_fields_only() -> None:

@@ -168,7 +168,7 @@ def test_a_stream_as_it_goes_over_the_wire(http):
     assert len([line for line in lines if line.startswith("data: {")]) == 3
 
 
-def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(http):
+def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(server, http):
     budget = {"guardwrap": {"constraint": "endless", "budget": {"max_seconds": 4}}}
     with http.stream("POST", "/v1/chat/completions", json={**ASKED, **budget, "stream": True}) as response:
         assert response.status_code == 200
@@ -178,6 +178,19 @@ def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(http)
     assert error["code"] == "max_seconds"
     assert error["guardwrap"]["accepted"] == 0
     assert not [line for line in others if "choices" in line or "DONE" in line]
+    attempts = error["guardwrap"]["usage"]["attempts"]
+    assert attempts > 0
+    server.log_with(rf" {attempts} attempts of tiny {response.headers['x-request-id']}")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_log_counts_the_attempts_of_all_prompts_of_a_request_that_fails(server, http, stream):
+    """The first prompt gets its text at once, and no text of the second one can pass."""
+    only = {"constraint": {"kind": "regex", "pattern": "^a", "on": "full"}, "budget": {"max_attempts": 5}}
+    body = {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 4, "seed": 3, "stream": stream}
+    reply = http.post("/v1/completions", json={**body, "guardwrap": only})
+    assert "max_attempts" in reply.text
+    server.log_with(rf" 6 attempts of tiny {reply.headers['x-request-id']}")
 
 
 def test_a_text_is_sent_when_it_is_accepted_and_not_when_all_are_there(http):

@@ -60,9 +60,7 @@ def test_mappings_are_constraints_as_in_lines_of_json(world: World) -> None:
         mappings = guarded.run(prompts, constraint_each=[data, None], **settings)
         assert [outcome.texts for outcome in objects] == [outcome.texts for outcome in mappings]
     assert guarded_of(world, data).constraint.digest == rule.digest
-    with pytest.raises(
-        UsageError, match=r"constraint_each\[0\]: pattrn: .* \(did you mean 'pattern'"
-    ):
+    with pytest.raises(UsageError, match=r"constraint_each\[0\]: pattrn: .* \(did you mean 'pattern'"):
         guarded.run(PROMPTS[:1], constraint_each=[{"kind": "regex", "pattrn": "b"}], **settings)
     with pytest.raises(UsageError, match="allow_code"):
         guarded.run(PROMPTS[:1], constraint_each=[{"kind": "python", "function": "os:remove"}], **settings)

@@ -40,10 +40,10 @@ def learned(guarded):
 def test_learning_leaves_the_event_loop_free(monkeypatch):
     right, threads = twisting.TwistedConstraint.learn, []
 
-    def learn(self, prompts, attempts):
+    def learn(self, *arguments):
         threads.append(threading.current_thread().name)
         time.sleep(0.5)
-        return right(self, prompts, attempts)
+        return right(self, *arguments)
 
     monkeypatch.setattr(twisting.TwistedConstraint, "learn", learn)
     guarded = guarded_of(budget=Budget(max_attempts=None))

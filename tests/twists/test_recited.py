@@ -157,8 +157,8 @@ def test_what_was_learned_is_saved(tmp_path):
     world = world_of()
     guarded = twisted_of(world, texts_of(world, 20))
     first = guarded.run(world.prompt, num_return_sequences=5, **world.settings)[0]
-    guarded.save_twist(tmp_path / "it.npz")
-    again = GuardedGenerator(world.pipeline(), RULE, proposal=Twisted(learned=tmp_path / "it.npz"), seed=3)
+    guarded.save_twist(tmp_path / "it.safetensors")
+    again = GuardedGenerator(world.pipeline(), RULE, proposal=Twisted(learned=tmp_path / "it.safetensors"), seed=3)
     assert again.run(world.prompt, num_return_sequences=5, **world.settings)[0].texts == first.texts
 
 
@@ -196,7 +196,7 @@ def test_without_embeddings_texts_are_no_help(monkeypatch):
         ({"examples": "ab"}, "give a list of texts"),
         ({"examples": ["ab", 3]}, "give a list of texts"),
         ({"examples": 3}, "give a list of texts"),
-        ({"examples": ["ab"], "learned": "it.npz"}, "leave examples= or learned= out"),
+        ({"examples": ["ab"], "learned": "it.safetensors"}, "leave examples= or learned= out"),
     ],
 )
 def test_parameters(options, message):

@@ -32,6 +32,7 @@ from guardwrap import (
 )
 from guardwrap.backends import token_sampling
 from guardwrap.errors import UsageError
+from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.session import twisting
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
@@ -41,6 +42,7 @@ from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values, log_values
 from guardwrap.twists.tilt import LIKELY, TiltData
 from guardwrap.twists.token_embeddings import TokenEmbeddings
+from guardwrap.twists.token_states import TokenStates
 from guardwrap.twists.twist import defaults_for
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 
@@ -115,6 +117,11 @@ def twisted_law(world: World, rule: Constraint, values: Values, strength: float)
                 if live:
                     shares[ids] = model_share * step + (1 - model_share) * shares[ids] / total
             total = sum(shares.values())
+            # No text may get less than a twentieth of its share under a: the model's own share makes up for it.
+            own = min(twist.LEAST_SHARE * reach[prefix] / p, 1.0)
+            if any(shares[ids] / total < own * step for ids, step in steps.items()):
+                shares = {ids: own * step + (1 - own) * shares[ids] / total for ids, step in steps.items()}
+                total = 1.0
             for ids, share in shares.items():
                 over = ids[-1] == end or len(ids) == world.max_new_tokens
                 (done if over else grown)[ids] = p * share / total
@@ -194,7 +201,7 @@ def fits_the_law(world: World) -> tuple[float, list[Attempt]]:
 
 @pytest.mark.parametrize("make", [table_world, llama_world])
 def test_the_last_token_keeps_the_share_of_the_model(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text without the word is not made to end with it, but one with too many is as good as never drawn."""
+    """A text without the word is not made to end with it, but one with too many is hardly ever drawn."""
     monkeypatch.setattr(twisting, "log_values", nothing_learned)
     monkeypatch.setattr(TiltData, "fitted", lambda self, embeddings: absurd_tilt(len(embeddings.weight)))
     world = make(letters="abc", max_new_tokens=4, temperature=0.8)
@@ -202,7 +209,7 @@ def test_the_last_token_keeps_the_share_of_the_model(make: Any, monkeypatch: pyt
     assert fit > FITS
     texts = [attempt.draw.text for attempt in attempts]
     assert sum("ab" not in text for text in texts) > 100
-    assert sum(text == "abab" for text in texts) == 0
+    assert sum(text == "abab" for text in texts) < 10
 
     prepared = twist.Twist.__post_init__
 
@@ -214,6 +221,76 @@ def test_the_last_token_keeps_the_share_of_the_model(make: Any, monkeypatch: pyt
     # Negative control: a share only where the text as it is satisfies the rule.
     monkeypatch.setattr(twist.Twist, "__post_init__", without_dead_ends)
     assert fits_the_law(world)[0] < FAILS
+
+
+def rarest(world: World, rule: Constraint, values: Values, tilt: Values, share: float, least: float) -> float:
+    """Return the least a'(y)/a(y) of a world's texts, step by step."""
+    automaton, a = automaton_of(rule), world.law()
+    assert automaton is not None
+
+    def decode(ids: Any) -> str:
+        return str(world.tokenizer.decode(ids, skip_special_tokens=True))
+
+    ends, most = [world.tokenizer.eos_token_id], world.max_new_tokens
+    states = TokenStates(automaton, Vocabulary(world.tokenizer, decode, skips=True))
+    weighs = twist.Twist(states, values, ends, most, model_share=share, tilt=tilt, least_share=least)
+    reach: Texts = {}
+    for ids, p in a.items():
+        for length in range(len(ids) + 1):
+            reach[ids[:length]] = reach.get(ids[:length], 0.0) + p
+    logs: Texts = {(): 0.0}  # log a/a' of each beginning
+    for prefix in sorted(reach, key=len):
+        law = np.array([reach.get((*prefix, token), 0.0) / reach[prefix] for token in range(len(world.tokenizer))])
+        if not law.any():
+            continue
+        with np.errstate(divide="ignore"):
+            log_law = np.log(law)
+        factors = weighs.log_factors(prefix, None, log_law, logs[prefix])
+        norm = np.log(np.exp(log_law + factors - factors.max()).sum()) + factors.max()
+        for token in np.flatnonzero(law).tolist():
+            logs[(*prefix, token)] = logs[prefix] + norm - factors[token]
+    return math.exp(-max(logs[ids] for ids in a))
+
+
+HOSTILE = {
+    "a tilt down": lambda size, tokens: -TILT * np.eye(tokens)[1],
+    "tilts up": lambda size, tokens: TILT * np.eye(tokens)[0],
+    "tilts both ways": lambda size, tokens: np.resize([TILT, -TILT], tokens),
+    "none": lambda size, tokens: np.zeros(tokens),
+}
+TILT = 20.0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6])
+@pytest.mark.parametrize("tilt", HOSTILE)
+@pytest.mark.parametrize("values", ["small", "random", "dead"])
+def test_no_text_is_rarer_than_a_twentieth_of_the_model(tilt: str, values: str, share: float) -> None:
+    """Whatever values, tilt and automaton say. Negative control: without the bound, some text is far rarer."""
+    world, rule = world_of(max_new_tokens=5), RULE & Finished()
+    automaton = automaton_of(rule)
+    assert automaton is not None
+    size = len(automaton)
+    logs = {
+        "small": np.full((6, size), -0.1) - 20.0 * (np.arange(size) % 2),
+        "random": np.random.default_rng(5).uniform(-20, 0, (6, size)),
+        "dead": np.where(np.arange(size) == 0, -3.0, LOG_DEAD) * np.ones((6, 1)),
+    }[values]
+    tilts = HOSTILE[tilt](size, len(world.tokenizer))
+    assert rarest(world, rule, logs, tilts, share, twist.LEAST_SHARE) >= twist.LEAST_SHARE * (1 - 1e-9)
+    if tilts.any() or not share:
+        assert rarest(world, rule, logs, tilts, share, 0.0) < twist.LEAST_SHARE
+
+
+def test_a_step_within_the_bound_is_left_as_it_is() -> None:
+    """Seeds keep their texts where no token needs the model's share."""
+    factors, law = np.log(np.array([1.5, 0.9, 0.6])), np.log(np.array([0.2, 0.5, 0.3]))
+    weighs = twist.Twist.__new__(twist.Twist)
+    weighs.least_share = twist.LEAST_SHARE
+    assert weighs._bounded(factors, law, 0.0) is factors
+    assert weighs._bounded(factors, law, 2.0) is factors  # a share of .37
+    bound = weighs._bounded(factors, law, 2.9)  # of .91
+    assert np.exp(bound + law) == pytest.approx(np.exp(law) * (0.909 + 0.091 * np.exp(factors) / 0.93), abs=1e-3)
+    assert weighs._bounded(factors, law, 1e9).tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.usefixtures("absurd_values")

@@ -8,7 +8,7 @@ empty, and ``Plain`` keeps no states and computes every token from the whole tex
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -16,11 +16,23 @@ import torch
 from transformers import Cache, DynamicCache
 
 from guardwrap.backends.attention_kernels import for_any_shape
+from guardwrap.backends.length_thresholds import length_threshold, one_pass_length, restore_rotary
 from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
 
-__all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "in_one_pass", "run_model", "taken_by"]
+__all__ = [
+    "Ids",
+    "Plain",
+    "Rows",
+    "Wave",
+    "fresh_cache",
+    "in_one_pass",
+    "run_model",
+    "run_next",
+    "scores_of_text",
+    "taken_by",
+]
 
 
 class Rows(Protocol):
@@ -65,14 +77,30 @@ class Rows(Protocol):
 
 
 def taken_by(model: Any) -> frozenset[str]:
-    """Return the names of the arguments of a model's ``forward``; with an adapter, of the model below it."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return _parameters(type(base).forward)
+    """Return the names of the arguments of a model's ``forward``; of one that wraps another, of the model below it."""
+    return _parameters(type(_base(model)))  # type: ignore[arg-type]
+
+
+def _base(model: Any) -> Any:
+    """Return the model below an adapter or ``torch.compile``."""
+    while (inner := getattr(model, "_orig_mod", None)) is not None or hasattr(model, "get_base_model"):
+        model = inner if inner is not None else model.get_base_model()
+    return model
 
 
 @cache
-def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(forward).parameters)
+def _parameters(kind: type) -> frozenset[str]:
+    """Return the names of the arguments of ``forward``, and those that it may pass on to the class that it extends."""
+    names: set[str] = set()
+    for parent in kind.__mro__:
+        if "forward" in vars(parent):
+            parameters = inspect.signature(vars(parent)["forward"]).parameters
+            names |= parameters.keys()
+            if not {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= {
+                parameter.kind for parameter in parameters.values()
+            }:
+                break
+    return frozenset(names)
 
 
 def run_model(
@@ -82,10 +110,68 @@ def run_model(
     return _run(model, ids, mask, positions, past, 1)[:, -1]
 
 
-def in_one_pass(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Run the model on texts of one length without a cache; return logits, ``[rows, tokens, vocabulary]``, float32."""
+def in_one_pass(model: Any, ids: torch.Tensor, last: int | None = None) -> torch.Tensor:
+    """Run the model on texts of one length without a cache.
+
+    Returns
+    -------
+    torch.Tensor
+        Logits of all positions, or of the ``last`` ones; ``[rows, tokens, vocabulary]``, float32.
+    """
     mask = torch.ones_like(ids)
-    return _run(model, ids, mask, mask.cumsum(-1) - 1, None, ids.shape[1])
+    return _run(model, ids, mask, mask.cumsum(-1) - 1, None, last or ids.shape[1])
+
+
+def run_next(model: Any, ids: torch.Tensor, past: Any) -> tuple[torch.Tensor, Any]:
+    """Run the model as ``generate`` does for one text, ``[1, length]``, of which all but the last token are cached.
+
+    Returns
+    -------
+    logits : torch.Tensor
+        Logits of the next token, ``[1, vocabulary]``, float32.
+    past : Cache
+        The cache with all tokens: the same one, unless the model has computed the text again.
+    """
+    end = ids.shape[1]
+    mask = torch.ones_like(ids)
+    positions = torch.arange(end, device=ids.device)[None]
+    threshold = length_threshold(model)
+    if threshold is None or end <= threshold:
+        return run_model(model, ids[:, -1:], mask, positions[:, -1:], past), past
+    accepted = taken_by(model)
+    cache_name = next((name for name in CACHE_NAMES if name in accepted), None)
+    if cache_name is None:
+        return run_model(model, ids, mask, positions, None), past
+    extra = {"position_ids": positions, "logits_to_keep": 1}
+    inputs = _base(model).prepare_inputs_for_generation(
+        ids,
+        next_sequence_length=1,
+        attention_mask=mask,
+        use_cache=True,
+        **{cache_name: past},
+        **{name: value for name, value in extra.items() if name in accepted},
+    )
+    restore_rotary(model)
+    with computing(), for_any_shape(model):
+        output = model(**inputs, return_dict=True)
+    return output.logits[:, -1].float(), output[cache_name]
+
+
+def scores_of_text(model: Any, ids: Ids, prompt: int) -> torch.Tensor:
+    """Compute a text as ``generate`` does, given its prompt's length; return logits after the prompt and each token.
+
+    What any passes compute alike is computed in one. ``[len(ids) - prompt + 1, vocabulary]``.
+    """
+    text = torch.tensor([ids], device=model.device)
+    threshold = one_pass_length(model)
+    begin = len(ids) if threshold is None else min(len(ids), max(prompt, threshold))
+    past: Any = None if begin == len(ids) else fresh_cache(model)
+    mask = torch.ones_like(text[:, :begin])
+    steps = [_run(model, text[:, :begin], mask, mask.cumsum(-1) - 1, past, begin - prompt + 1)[0]]
+    for end in range(begin + 1, len(ids) + 1):
+        logits, past = run_next(model, text[:, :end], past)
+        steps.append(logits)
+    return torch.cat(steps)
 
 
 def _run(
@@ -95,7 +181,8 @@ def _run(
     extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
     extra |= dict.fromkeys(CACHE_NAMES, past)
     inputs = {name: value for name, value in extra.items() if name in accepted and value is not None}
-    with computing(), for_any_shape(ids.device):
+    restore_rotary(model)
+    with computing(), for_any_shape(model):
         output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **inputs)
     logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits

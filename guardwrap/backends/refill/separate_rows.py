@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from guardwrap.backends.length_thresholds import length_threshold
 from guardwrap.backends.refill.prompt_tree import Prefix, Recent, computed_prompt
-from guardwrap.backends.refill.row_states import Ids, Plain, fresh_cache, run_model
+from guardwrap.backends.refill.row_states import Ids, Plain, fresh_cache, run_model, run_next
 
 __all__ = ["Separate", "SeparatePlain"]
 
@@ -38,31 +39,44 @@ class Separate:
     def __init__(self, model: Any, prompts: int = 64) -> None:
         self._model = model
         self._prompts = Recent(prompts)
-        self._lengths: list[int] = []
-        self._pasts: list[DynamicCache] = []
+        self._texts: list[torch.Tensor] = []  # ``[1, length]`` each
+        self._pasts: list[Any] = []
 
     def join(self, prefix: Ids, prompt: int) -> int:
-        """See ``Rows.join``."""
-        raise NotImplementedError
+        """See ``Rows.join``. The row may also start with a text that another class of rows has computed so far."""
+        past = fresh_cache(self._model)
+        begin = max(prompt, min(len(prefix), length_threshold(self._model) or prompt))
+        text = torch.tensor([prefix], device=self._model.device)
+        mask = torch.ones_like(text[:, :begin])
+        run_model(self._model, text[:, :begin], mask, mask.cumsum(-1) - 1, past)
+        for end in range(begin + 1, len(prefix) + 1):
+            _, past = run_next(self._model, text[:, :end], past)
+        self._texts.append(text)
+        self._pasts.append(past)
+        return len(prefix) - prompt
 
     def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
         """See ``Rows.add``."""
         known = [self._prompt(ids) for ids in prompts]
         self._pasts += [self._past(copy.deepcopy(prefix.layers)) for prefix in known]
-        self._lengths += map(len, prompts)
+        self._texts += [torch.tensor([ids], device=self._model.device) for ids in prompts]
         return torch.cat([prefix.logits for prefix in known if prefix.logits is not None])
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """See ``Rows.keep``."""
         self._pasts = [self._pasts[row] for row in rows]
-        self._lengths = [self._lengths[row] for row in rows]
+        self._texts = [self._texts[row] for row in rows]
         return list(rows)
 
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
         """See ``Rows.forward``."""
-        each = zip(tokens[:, None, None], self._lengths, self._pasts, strict=True)
-        logits = [self._computed(token, length, past) for token, length, past in each]
-        self._lengths = [length + 1 for length in self._lengths]
+        self._texts = [
+            torch.cat([text, token], dim=1) for text, token in zip(self._texts, tokens[:, None, None], strict=True)
+        ]
+        logits = []
+        for row, text in enumerate(self._texts):
+            computed, self._pasts[row] = run_next(self._model, text, self._pasts[row])
+            logits.append(computed)
         return torch.cat(logits)
 
     def _prompt(self, ids: Ids) -> Prefix:
@@ -76,12 +90,6 @@ class Separate:
         past = fresh_cache(self._model)
         past.layers = list(layers)
         return past
-
-    def _computed(self, new: torch.Tensor, length: int, past: DynamicCache) -> torch.Tensor:
-        """Run the model on the tokens of one row after ``length`` others; return logits, ``[1, vocabulary]``."""
-        end = length + new.shape[1]
-        mask = torch.ones(1, end, dtype=torch.long, device=new.device)
-        return run_model(self._model, new, mask, torch.arange(length, end, device=new.device)[None], past)
 
 
 class SeparatePlain(Plain):

@@ -26,7 +26,7 @@ from guardwrap.constraints.explanation import Explanation, counts_tokens, explai
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_misfit
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
+from guardwrap.constraints.json.schema_notes import bans_as_written, further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword
@@ -318,7 +318,7 @@ def _notes(name: str, file: ConstraintFile) -> list[str]:
         for part in constraint.parts
         if counts_tokens(part)
     ]
-    notes += further_keys(constraint)
+    notes += further_keys(constraint) + bans_as_written(constraint)
     for part in walk(constraint):
         if isinstance(part, JSONSchema):
             for name, meant in sorted(misspelt(part.schema).items()):

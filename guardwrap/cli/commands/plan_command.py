@@ -87,7 +87,9 @@ _Pilot = Annotated[
         "most a tenth of the run. From 64 on, a twist is tried if few attempts pass.",
     ),
 ]
-_PlanSeconds = Annotated[float | None, typer.Option(help="Maximum seconds for the plan itself.")]
+_PlanSeconds = Annotated[
+    float | None, typer.Option(help="Maximum seconds for the plan itself, without loading the model.")
+]
 _PilotSeed = Annotated[int | None, typer.Option(help="Random seed of the pilot.")]
 _AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -23,13 +23,13 @@ PersonalCountry = Literal["br", "de", "es", "fr", "gb", "in", "it", "nl", "pl", 
 
 _LIBRARIES = {"phone": "phonenumbers", "iban": "stdnum", "national_id": "stdnum"}
 _BY_COUNTRY = ("phone", "national_id")
-_RULES: dict[str, Callable[[tuple[str, ...]], HitRule]] = {
-    "email": lambda countries: personal_numbers.EMAIL,
-    "phone": personal_numbers.phone_rule,
-    "card": lambda countries: personal_numbers.CARD,
-    "iban": lambda countries: personal_numbers.IBAN,
-    "ip": lambda countries: personal_numbers.IP,
-    "national_id": personal_numbers.national_id_rule,
+_RULES: dict[str, Callable[[tuple[str, ...]], Iterable[HitRule]]] = {
+    "email": lambda countries: (personal_numbers.EMAIL,),
+    "phone": lambda countries: (personal_numbers.phone_rule(countries),),
+    "card": lambda countries: personal_numbers.CARDS,
+    "iban": lambda countries: (personal_numbers.IBAN,),
+    "ip": lambda countries: (personal_numbers.IP,),
+    "national_id": personal_numbers.national_id_rules,
 }
 
 
@@ -105,7 +105,7 @@ class PersonalData(TextConstraint):
 
     @cached_property
     def _rules(self) -> tuple[HitRule, ...]:
-        return tuple(_RULES[kind](tuple(self.countries)) for kind in self.kinds)
+        return tuple(rule for kind in self.kinds for rule in _RULES[kind](tuple(self.countries)))
 
     def holds(self, text: str) -> bool:
         """Look for personal data in one string."""

@@ -43,7 +43,7 @@ _FORMS = {
     "PyPI token": r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_\-]{70,250}",
     "JSON Web Token": r"eyJ[A-Za-z0-9_\-]{10,4000}\.eyJ[A-Za-z0-9_\-]{10,4000}\.[A-Za-z0-9_\-]{10,2000}",
 }
-_RUN = regex.compile(r"[A-Za-z0-9_\-./+=]++")
+_RUN = regex.compile(r"[A-Za-z0-9_\-./+=%\\]++")
 _PRIVATE_KEY = regex.compile(
     r"-----BEGIN (?:(?:RSA|DSA|EC|OPENSSH|ENCRYPTED|PGP|SSH2 ENCRYPTED) )?PRIVATE KEY(?: BLOCK)?-----"
 )
@@ -52,7 +52,11 @@ _PRIVATE_KEY = regex.compile(
 _SHORTEST = 14
 _NAMES = {f"form{number}": label for number, label in enumerate(_FORMS)}
 _ANY_FORM = "|".join(f"(?P<{name}>{_FORMS[label]})" for name, label in _NAMES.items())
-_FORM = regex.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})(?![A-Za-z0-9])")
+# A letter or digit before a key makes it part of a longer word, unless it ends an escape: "%3D", "\\n".
+_FORM = regex.compile(
+    rf"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{{2}}|\\[abfnrtv0]|\\x[0-9A-Fa-f]{{2}}|\\u[0-9A-Fa-f]{{4}}))"
+    f"(?:{_ANY_FORM})(?![A-Za-z0-9])"
+)
 
 
 def _find_form(run: str) -> str | None:

@@ -52,6 +52,10 @@ class _Mask(_Strict):
     unseen: float = Field(
         Masked.unseen, description="Share of the probability whose tokens are not checked: at least 0 and below 1."
     )
+    beyond_truncation: bool = Field(
+        Masked.beyond_truncation,
+        description="Whether tokens beyond top_k and the like are drawn where these leave none that the mask allows.",
+    )
 
 
 class _Twist(_Strict):

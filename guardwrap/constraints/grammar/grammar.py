@@ -51,9 +51,11 @@ class Grammar(TextConstraint):
     Notes
     -----
     Terminals are greedy: the longest match of all terminals that are possible at a position wins. With ``A: /a+/`` and
-    ``B: /ab/``, ``A B`` does not match ``aab``. Regular expressions are those of Rust's ``regex`` crate, without
-    look-around. ``%import common.NAME``, aliases (``-> name``), ``?rule``, ``!rule`` and ``%ignore`` are as in Lark;
-    templates, priorities, other imports, ``%declare``, ``%override`` and ``%extend`` are rejected.
+    ``B: /ab/``, ``A B`` does not match ``aab``. A lazy quantifier, as in ``/".*?"/``, ends its terminal at the first
+    possible end, as in Lark; it repeats one character, and fixed text follows. Regular expressions are those of Rust's
+    ``regex`` crate, without look-around, anchors, possessive quantifiers and operators within ``[]``.
+    ``%import common.NAME``, aliases (``-> name``), ``?rule``, ``!rule`` and ``%ignore`` are as in Lark; templates,
+    priorities, other imports, ``%declare``, ``%override`` and ``%extend`` are rejected.
 
     A prefix is VIOLATED once no text of the language begins with it. In two cases the parser notices this late: when a
     terminal that has begun can no longer be completed in time, and when a rule derives no text at all.

@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+import regex
+
 from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.combinators import Not
 from guardwrap.constraints.json.drafts import DRAFT_2020, DRAFTS, UNDECLARED, Draft, draft_of, subschemas
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.kinds.text import Regex
+from guardwrap.constraints.text_parts import in_json
 from guardwrap.errors import quoted
 
-__all__ = ["further_keys", "misspelt", "open_objects", "unheeded"]
+__all__ = ["bans_as_written", "further_keys", "misspelt", "open_objects", "unheeded"]
 
 _CLOSE = 0.8
 """The least similarity to a keyword. "propertys", "minlength", "format_" and "item" reach it, "name" does not."""
@@ -28,6 +33,8 @@ _SAYS_NOTHING = {
 _OTHERS = frozenset(("discriminator", "example", "externalDocs", "nullable", "xml"))
 """OpenAPI keywords, which are written on purpose."""
 _EVERY = frozenset().union(*(draft.keywords for draft in DRAFTS))
+_JSON = ("json", "jsonl")
+_LOOKS_AWAY = regex.compile(r"(?:\(\?[a-z]+\))?(?:\^|\\A)?\(\?!")
 _PLACES = frozenset(("$defs", "definitions"))
 """Keywords that only hold schemas for references, which may point to them in every draft."""
 
@@ -109,6 +116,25 @@ def further_keys(constraint: Constraint) -> list[str]:
                 f"to forbid them, set {way_out}"
             )
     return notes
+
+
+def bans_as_written(constraint: Constraint) -> list[str]:
+    """Return a note for each Regex that bans something in JSON, where it may be spelled with escapes."""
+    parts = list(walk(constraint))
+    if not any(isinstance(part, JSONSchema | ToolCalls) or getattr(part, "language", None) in _JSON for part in parts):
+        return []
+    negated = (inner for part in parts if isinstance(part, Not) for inner in walk(part.of))
+    banning = (part for part in parts if isinstance(part, Regex) and _LOOKS_AWAY.match(part.pattern))
+    regexes = {
+        part.title: None
+        for part in (*negated, *banning)
+        if isinstance(part, Regex) and "folded" not in part.flags and part.on != "json_strings" and not in_json(part.on)
+    }
+    return [
+        f"{quoted(title)} judges JSON as it is written, so \\u escapes can hide what it bans; "
+        "write on: json_strings to judge the decoded strings"
+        for title in regexes
+    ]
 
 
 def _called(draft: Draft) -> str:

@@ -26,7 +26,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import PLAIN_TEXT
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
-from guardwrap.outcomes import Draw
+from guardwrap.outcomes import NO_CALL, Draw
 
 __all__ = ["NO_CALLS", "ToolCalls"]
 
@@ -52,7 +52,8 @@ class ToolCalls(Constraint):
         or of MCP. May be empty with ``choice="none"``.
     choice
         ``"auto"``: any number of calls; ``"required"``: at least one; ``"none"``: no call; ``{"name": NAME}``: at
-        least one, and only of this tool.
+        least one, and only of this tool; ``{"mode": "auto", "names": [NAME]}`` or ``{"mode": "required", "names":
+        [NAME]}``: as with the mode alone, and only of these tools.
     parallel
         Whether a message may have several calls.
     max_calls
@@ -116,8 +117,10 @@ class ToolCalls(Constraint):
         """The tools that may be called."""
         if self.choice == "none":
             return ()
-        only = self.choice["name"] if isinstance(self.choice, dict) else None
-        return tuple(tool for tool in self.tools if only in (None, tool["name"]))
+        if not isinstance(self.choice, dict):
+            return tuple(self.tools)
+        names = self.choice["names"] if "names" in self.choice else [self.choice["name"]]
+        return tuple(tool for tool in self.tools if tool["name"] in names)
 
     @cached_property
     def arguments(self) -> dict[str, JSONSchema]:
@@ -151,7 +154,8 @@ class ToolCalls(Constraint):
     @property
     def least(self) -> int:
         """The fewest calls of a message."""
-        return int(self.choice == "required" or isinstance(self.choice, dict))
+        mode = self.choice.get("mode", "required") if isinstance(self.choice, dict) else self.choice
+        return int(mode == "required")
 
     @cached_property
     def title(self) -> str:
@@ -198,7 +202,9 @@ class ToolCalls(Constraint):
     def place_in(self, draw: Draw, /) -> str | None:
         """Return the first place in the calls that is invalid, such as ``$.get_weather.arguments.city``."""
         calls = dict(draw.parts or ()).get("tool_calls", ())
-        if len(calls) < self.least or (self.most is not None and len(calls) > self.most):
+        if len(calls) < self.least:
+            return NO_CALL
+        if self.most is not None and len(calls) > self.most:
             return "wrong number of calls"
         try:
             with charged(draw):
@@ -272,6 +278,8 @@ def _choice(choice: Any, names: Sequence[str]) -> Any:
     """Return the choice as it is kept: a string, or a mapping with a tool's name."""
     if choice in ("auto", "required", "none"):
         return choice
+    if isinstance(choice, Mapping) and "names" in choice:
+        return _several(choice, names)
     wanted = choice.get("function", choice) if isinstance(choice, Mapping) else None
     wanted = wanted.get("name") if isinstance(wanted, Mapping) else None
     if not isinstance(wanted, str):
@@ -280,6 +288,17 @@ def _choice(choice: Any, names: Sequence[str]) -> Any:
     if wanted not in names:
         raise ConstraintError(f"choice: there is no tool {wanted!r}{nearest(wanted, names)}")
     return {"name": wanted}
+
+
+def _several(choice: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the choice of several tools as it is kept."""
+    mode, several = choice.get("mode"), choice["names"]
+    if mode not in ("auto", "required") or not isinstance(several, list | tuple) or not several:
+        raise ConstraintError(f"choice={shown(choice)}: give a mode, 'auto' or 'required', and a list of names")
+    for name in several:
+        if name not in names:
+            raise ConstraintError(f"choice: there is no tool {name!r}{nearest(name, names)}")
+    return {"mode": mode, "names": [*dict.fromkeys(several)]}
 
 
 def _function_in(text: str) -> Any:

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import regex
 
 from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.stemming import require_stemmer
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.kinds.text_folding import TextFolding, without_last_hangul
+from guardwrap.constraints.kinds.text_folding import TextFolding, marks_on_purpose, without_last_hangul
 from guardwrap.constraints.kinds.word_patterns import (
     alternatives,
     ends_in_hangul,
@@ -41,7 +42,7 @@ _QUICK = 100_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Keyword(TextConstraint):
-    """Words or phrases that the text must, or must not, contain.
+    r"""Words or phrases that the text must, or must not, contain.
 
     Parameters
     ----------
@@ -66,11 +67,13 @@ class Keyword(TextConstraint):
         no-break space; ``"exact"``: as written; ``"optional"``: white space or a hyphen within a word or phrase matches
         white space, hyphens or nothing, so ``e-mail`` finds ``e mail`` and ``email``.
     normalize
-        ``"NFC"``: canonically equivalent spellings are the same, such as composed and decomposed accents; ``"NFKC"``:
-        compatible ones too, such as full-width letters.
+        ``"NFKC"``: compatible spellings are the same, such as full-width letters, letters in circles, and digits of any
+        script; a sign that is written in a word, such as ``№`` or ``²``, is found as it is. ``"NFC"``: only canonically
+        equivalent ones are, such as composed and decomposed accents.
     ignore_invisible
-        Whether soft hyphens, zero-width spaces and joiners, variation selectors and other characters that cannot be
-        seen (Default_Ignorable_Code_Point) are left out, so that a ban on ``secret`` finds it with a soft hyphen in it.
+        Whether soft hyphens, zero-width spaces and joiners, variation selectors, control characters and others that
+        cannot be seen (Default_Ignorable_Code_Point) are left out, so that a ban on ``secret`` finds it with a soft
+        hyphen in it.
     stem
         Language whose inflected forms are the same word: its code, such as ``"de"``, for a list of words with their
         lemmas (simplemma; extra ``lemma``), or its name, such as ``"german"``, for the rules of a stemmer (Snowball;
@@ -95,6 +98,9 @@ class Keyword(TextConstraint):
     of Arabic and Hebrew do not matter. A text may omit the dots of a ё or a Greek accent of the word, and may spell a
     nasal before a Hindi consonant either way (``हिन्दी``, ``हिंदी``).
 
+    A word also occurs where it is spelled with escapes: of JSON strings, also of JSON within them up to three deep,
+    ``\u0041`` and ``\x41`` in code, ``&#65;`` and ``%41``. A prefix is judged as it is written.
+
     Examples
     --------
     >>> Keyword(["mug", "cup"]).accepts("A Mug of tea")
@@ -108,7 +114,7 @@ class Keyword(TextConstraint):
     min_count: int | None = field(default=None, kw_only=True)
     max_count: int | None = field(default=None, kw_only=True)
     spacing: Literal["flexible", "exact", "optional"] = field(default="flexible", kw_only=True)
-    normalize: Literal["NFC", "NFKC"] = field(default="NFC", kw_only=True)
+    normalize: Literal["NFC", "NFKC"] = field(default="NFKC", kw_only=True)
     ignore_invisible: bool = field(default=True, kw_only=True)
     stem: str | None = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
@@ -160,7 +166,8 @@ class Keyword(TextConstraint):
         """How words and texts are folded before they are compared."""
         capital_i = any(letter in word for word in self.words for letter in "Iı")
         capital_i = capital_i and self.stem is None  # stemmers read small letters
-        return TextFolding(self.normalize, self.case_sensitive, self.ignore_invisible, capital_i, self.stem)
+        kept = marks_on_purpose(self.words) if self.normalize == "NFKC" else ""
+        return TextFolding(self.normalize, self.case_sensitive, self.ignore_invisible, capital_i, self.stem, kept)
 
     @cached_property
     def folded_words(self) -> tuple[str, ...]:
@@ -202,27 +209,41 @@ class Keyword(TextConstraint):
         return sum(map(len, self.folded_words))
 
     def holds(self, text: str) -> bool:
-        """Count the occurrences in one string."""
-        folded = self.folding.fold(text)
-        counts = [sum(1 for _ in self.find(pattern, folded)) for pattern in self.compiled]
+        """Count the occurrences in one string, in that of its readings which has most."""
+        counts = [0] * len(self.compiled)
+        for folded in self._readings(text):
+            for number, pattern in enumerate(self.compiled):
+                counts[number] = max(counts[number], sum(1 for _ in self.find(pattern, folded)))
         if self.match == "none":
             return not any(counts)
         most = float("inf") if self.max_count is None else self.max_count
         return all(self.least <= count <= most for count in counts)
 
+    def _readings(self, text: str) -> Iterator[str]:
+        """Yield the folded text, as it is written and decoded. A monitor knows the first one, so it finds no more."""
+        for written in (text, *decodings(text)):
+            folded = self.folding.fold(written)
+            yield folded
+            if self.normalize == "NFKC" and not written.isascii():  # "Acme™" has "Acme" in it, and "AcmeTM" has not
+                plain = replace(self.folding, form="NFC").fold(written)
+                if plain != folded:
+                    yield plain
+
     def fault(self, text: str) -> str:
         """Return the words that are banned or too frequent, or, if all are required, those that are missing."""
-        if self.match == "none":
-            return f"has {listed(self._present(text))}"
         if self.match == "all":
             wrong = [word for word in self.words if not replace(self, words=(word,)).holds(text)]
             lacks = self.max_count is None and self.least == 1
             return f"{'lacks' if lacks else 'does not have as often as required'} {listed(wrong)}"
-        return "" if self.max_count is None else f"has {listed(self._present(text))}"
+        return "" if self.match == "any" and self.max_count is None else self._has(text)
 
     def found_in(self, text: str) -> str:
         """Return the words that occur."""
-        return f"has {listed(self._present(text))}" if self.match == "any" else ""
+        return self._has(text) if self.match == "any" else ""
+
+    def _has(self, text: str) -> str:
+        words = listed(self._present(text))
+        return words and f"has {words}"
 
     def _present(self, text: str) -> Iterator[str]:
         """Yield the words that occur in a string. Halves of the list are searched, as it may be long."""
@@ -309,7 +330,7 @@ class Keyword(TextConstraint):
 
     def digest_fields(self) -> dict[str, Any]:
         """Return the version of the matching rules, if it makes a difference for the words in ordinary English text."""
-        return {} if all(map(_PLAIN.fullmatch, self.words)) else {"matching": 3}
+        return {} if all(map(_PLAIN.fullmatch, self.words)) else {"matching": 4}
 
 
 def _compiled(expression: str) -> regex.Pattern[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import unicodedata
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -13,8 +14,10 @@ import regex
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.excerpts import excerpt, shortened
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
+from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
 from guardwrap.constraints.text_parts import Part, PartMonitor, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -36,7 +39,7 @@ from guardwrap.outcomes import Draw
 
 __all__ = ["Finished", "Length", "Regex", "TextConstraint"]
 
-Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii"]
+Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii", "folded"]
 Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
 
 
@@ -189,7 +192,9 @@ class Regex(TextConstraint):
     match
         ``"search"``: the match may be anywhere; ``"fullmatch"``: it must cover the whole text.
     flags
-        Any of ``"ignorecase"``, ``"multiline"``, ``"dotall"``, ``"verbose"``, ``"ascii"``.
+        Any of ``"ignorecase"``, ``"multiline"``, ``"dotall"``, ``"verbose"``, ``"ascii"``; and ``"folded"``: a match
+        also counts in the text without invisible characters and compatible spellings, and with its escapes decoded,
+        as ``Keyword`` reads it.
     checksum
         ``"luhn"``: a match counts only if its digits pass the Luhn check (ISO/IEC 7812-1).
     timeout
@@ -252,12 +257,21 @@ class Regex(TextConstraint):
     @cached_property
     def compiled(self) -> regex.Pattern[str]:
         """The compiled expression."""
-        return regex_analysis.compile_pattern(self.pattern, self.flags)
+        return regex_analysis.compile_pattern(self.pattern, self.engine_flags)
+
+    @property
+    def engine_flags(self) -> tuple[Any, ...]:
+        """The flags of the expression itself."""
+        return tuple(flag for flag in self.flags if flag != "folded")
+
+    @property
+    def _folded(self) -> bool:
+        return "folded" in self.flags
 
     @cached_property
     def extent(self) -> regex_analysis.Extent:
         """What is known about matches in a text that is still growing."""
-        return regex_analysis.extent(self.pattern, self.flags)
+        return regex_analysis.extent(self.pattern, self.engine_flags)
 
     @property
     def lookahead(self) -> int | None:
@@ -284,11 +298,14 @@ class Regex(TextConstraint):
 
     def spelled_with(self, partial: bytes, /) -> str | None:
         """Return one character of each group that the expression treats alike; None unless ``consuming`` full match."""
-        applies = self.match == "fullmatch" and self.consuming and self.on == "completion"
-        return regex_analysis.character_kinds(self.pattern, tuple(self.flags), partial) if applies else None
+        applies = self.match == "fullmatch" and self.consuming and self.on == "completion" and not self._folded
+        return regex_analysis.character_kinds(self.pattern, self.engine_flags, partial) if applies else None
 
     def holds(self, text: str) -> bool:
-        """Match one string."""
+        """Match one string, or one of its readings."""
+        return self._matches(text) or (self._folded and any(map(self._matches, _readings(text))))
+
+    def _matches(self, text: str) -> bool:
         if self.checksum:
             candidates = matches(self.compiled, text, most=self.timeout, overlapped=True)
             return any(luhn(match.group()) for match in candidates)
@@ -297,8 +314,10 @@ class Regex(TextConstraint):
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return SATISFIED for a match that cannot be undone, VIOLATED for a prefix that cannot become a full match."""
         if self.match == "fullmatch":
-            dead = self.consuming and not within(self.compiled.fullmatch, prefix, most=self.timeout, partial=True)
-            return Verdict.VIOLATED if dead else Verdict.UNDECIDED
+            if self._folded or not self.consuming:
+                return Verdict.UNDECIDED
+            alive = within(self.compiled.fullmatch, prefix, most=self.timeout, partial=True)
+            return Verdict.UNDECIDED if alive else Verdict.VIOLATED
         if self.checksum is None and self.lookahead is not None:
             last = len(prefix) - self.lookahead
             candidates = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
@@ -310,6 +329,17 @@ class Regex(TextConstraint):
             settled = any(match.start() <= last and luhn(match.group()) for match in candidates)
             return Verdict.SATISFIED if settled else Verdict.UNDECIDED
         return Verdict.UNDECIDED
+
+
+_FOLDING = TextFolding("NFKC", case_sensitive=True, ignore_invisible=True, keep_capital_i=False)
+
+
+def _readings(text: str) -> Iterator[str]:
+    """Yield the decodings of a text, and it and them folded, with composed accents, as expressions are written."""
+    for written in (text, *decodings(text)):
+        yield written
+        if not written.isascii() or not written.isprintable():
+            yield unicodedata.normalize("NFC", _FOLDING.fold(written))
 
 
 def luhn(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,20 +12,38 @@ import regex
 from guardwrap.constraints.kinds.stemming import stem_words
 from guardwrap.constraints.kinds.word_patterns import SPACED_WORD
 
-__all__ = ["TextFolding", "last_piece", "without_last_hangul"]
+__all__ = ["INVISIBLE", "TextFolding", "last_piece", "marks_on_purpose", "without_last_hangul"]
 
-_INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+# Besides the characters that are made to be invisible, those that control a terminal or an annotation.
+_UNSEEN = r"\p{Default_Ignorable_Code_Point}\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufff9-\ufffb"
+INVISIBLE = regex.compile(f"[{_UNSEEN}]+")
+"""Characters that readers do not see: soft hyphens, zero-width characters, direction marks, control characters."""
+
 _TATWEEL = "\u0640"  # stretches an Arabic word
 # Of Arabic and Hebrew.
 _VOWELS = regex.compile(f"[{_TATWEEL}\u064b-\u0652\u0670\u05b0-\u05bd\u05bf\u05c1\u05c2\u05c7]+")
 _JAMO = regex.compile("[\u1100-\u11ff]+")
 _MANY_MARKS = regex.compile(r"\p{M}{30}")
 # What may be sorted before, or composed with, the character before it: marks, jamo of any width, and what is left out.
-_JOINING = r"[\u0640\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3131-\u318e\uff9e-\uffdc]"
+_JOINING = rf"[\u0640\p{{M}}{_UNSEEN}\u1160-\u11ff\u3131-\u318e\uff9e-\uffdc]"
 _PIECE = regex.compile(f".{_JOINING}*", regex.DOTALL)
-_WORD = regex.compile(rf"[\w\p{{Default_Ignorable_Code_Point}}]+|.{_JOINING}*", regex.DOTALL)
+_WORD = regex.compile(rf"[\w{_UNSEEN}]+|.{_JOINING}*", regex.DOTALL)
 _JOINS = regex.compile(_JOINING)
-_TYPEWRITER = (("\u2019", "'"), ("\u02bc", "'"), ("\u2010", "-"), ("\u2011", "-"))
+# Lines through a letter, and circles and keys around it, which belong to no spelling.
+_LINES = r"\u0334-\u0338\u20d0-\u20f0"
+_CROSSED = regex.compile(rf"[\p{{L}}\p{{N}}]\p{{M}}*[{_LINES}]\p{{M}}*")
+_OVERLAYS = regex.compile(f"[{_LINES}]+")
+# Keyboards have typographic and plain forms, and Arabic, Persian and Urdu letters that look alike.
+_ALIKE = str.maketrans("\u2019\u02bc\u2010\u2011\u06cc\u06a9\u06aa\u06c1\u06c3", "''--\u064a\u0643\u0643\u0647\u0629")
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# What Unicode does not decompose to the letter alone: (a), (A), and A in a filled circle or square.
+_ENCLOSED = {
+    first + number: letter
+    for first in (0x249C, 0x1F110, 0x1F150, 0x1F170)
+    for number, letter in enumerate(_ALPHABET.lower() if first == 0x249C else _ALPHABET)
+}
+_OTHER_SHAPES = ("<wide>", "<narrow>", "<initial>", "<medial>", "<final>", "<isolated>")
+_SIGN = regex.compile(r"[[\p{Nd}\p{No}\u249c-\u24b5\U0001f110-\U0001f189]--[0-9]]", regex.V1)
 
 
 @dataclass(frozen=True)
@@ -34,8 +52,11 @@ class TextFolding:
 
     The folded text is decomposed (NFD, or NFKD), so the spelling and order of marks make no difference. Hangul
     syllables stay whole, so no word begins or ends within one. Typographic apostrophes and hyphens become ``'`` and
-    ``-``. Arabic and Hebrew vowel marks and tatweel are left out, because most texts are written without them. I is the
-    capital of both i and ı, so it is kept where a word contains ı or I.
+    ``-``. Arabic and Hebrew vowel marks and tatweel are left out, because most texts are written without them, as are
+    lines through letters. Persian yeh and kaf, and the Urdu heh, become the Arabic ones. I is the capital of both i and
+    ı, so it is kept where a word contains ı or I. With NFKD, digits of all scripts become 0 to 9.
+
+    Keywords and detectors compare texts in this form, and nothing else.
 
     Parameters
     ----------
@@ -49,6 +70,8 @@ class TextFolding:
         Whether I stays apart from i.
     stem
         The language whose inflected forms become one form, or None.
+    kept
+        Signs that NFKD leaves as they are, such as ``№`` where a word contains it; see ``marks_on_purpose``.
     """
 
     form: Literal["NFC", "NFKC"]
@@ -56,6 +79,7 @@ class TextFolding:
     ignore_invisible: bool
     keep_capital_i: bool
     stem: str | None = None
+    kept: str = ""
 
     def fold(self, text: str) -> str:
         """Return the folded text."""
@@ -103,17 +127,18 @@ class TextFolding:
 
     def _decomposed(self, text: str) -> str:
         if text.isascii():
-            return text
+            return INVISIBLE.sub("", text) if self.ignore_invisible and not text.isprintable() else text
         if self.ignore_invisible:
-            text = _INVISIBLE.sub("", text)
-        text = text.replace(_TATWEEL, "")
-        form: Literal["NFD", "NFKD"] = "NFD" if self.form == "NFC" else "NFKD"
-        text = "".join(unicodedata.normalize(form, part) for part in _parts(text))
+            text = INVISIBLE.sub("", text)
+        text = _CROSSED.sub(lambda match: _OVERLAYS.sub("", match.group()), text.replace(_TATWEEL, ""))
+        if self.form == "NFC":
+            text = _normalized("NFD", text)
+        else:
+            parts = regex.split(f"([{regex.escape(self.kept)}]+)", text) if self.kept else [text]
+            text = "".join(_compatible(part) if number % 2 == 0 else part for number, part in enumerate(parts))
         text = _VOWELS.sub("", text)  # ligatures decompose to some, too
         text = _JAMO.sub(lambda run: unicodedata.normalize("NFC", run.group()), text)
-        for typographic, plain in _TYPEWRITER:
-            text = text.replace(typographic, plain)
-        return text
+        return text.translate(_ALIKE)
 
     def _with_case(self, text: str) -> str:
         if self.case_sensitive:
@@ -123,6 +148,33 @@ class TextFolding:
         if self.stem in ("turkish", "tr"):
             text = text.replace("I", "ı")
         return "I".join(map(str.casefold, text.split("I"))) if self.keep_capital_i else text.casefold()
+
+
+def marks_on_purpose(words: Iterable[str]) -> str:
+    """Return the signs in words that NFKD would replace, so that a ban on ``№`` or ``²`` is none on "no" or 2.
+
+    Full-width letters and digits of other scripts are left out: they are the same letter or digit.
+    """
+    signs = sorted({char for word in words for char in word if not char.isascii()})
+    return "".join(char for char in signs if _is_sign(char) and _compatible(char) != _normalized("NFD", char))
+
+
+def _is_sign(char: str) -> bool:
+    same_letter = char.isalnum() and unicodedata.decomposition(char).startswith(_OTHER_SHAPES)
+    return not (same_letter or char.isdecimal())
+
+
+def _compatible(text: str) -> str:
+    return _normalized("NFKD", _SIGN.sub(lambda match: _plain(match.group()), text))
+
+
+def _plain(sign: str) -> str:
+    digit = unicodedata.digit(sign, None)
+    return _ENCLOSED.get(ord(sign), sign) if digit is None else str(digit)
+
+
+def _normalized(form: Literal["NFD", "NFKD"], text: str) -> str:
+    return "".join(unicodedata.normalize(form, part) for part in _parts(text))
 
 
 def last_piece(text: str) -> int:

@@ -33,7 +33,7 @@ class DateStyle:
     pattern
         Expression of one date, with the groups y, m, d, and month for a word.
     months
-        Numbers of months by their words, in lower case.
+        Numbers of months by their words, as ``_folded`` spells them; empty if the locale writes months as numbers.
     buddhist
         Whether years from 2400 are of the Buddhist era.
     """
@@ -49,14 +49,20 @@ def date_style(locale: str) -> DateStyle:
     from babel import Locale
 
     data = Locale.parse(locale, sep="-")
-    months: dict[str, int] = {}
+    spellings: dict[str, int] = {}
     for context in ("format", "stand-alone"):
         for width in ("wide", "abbreviated"):
             for number, word in data.months[context][width].items():
                 if not word[:1].isdecimal():
-                    months.setdefault(word.lower().removesuffix("."), number)
+                    spellings.setdefault(word.lower().removesuffix("."), number)
     order = list(dict.fromkeys(regex.sub(r"[^yMd]", "", data.date_formats["short"].pattern)))
-    return DateStyle(_pattern(tuple(months), order), months, locale == "th")
+    months = {_folded(word): number for word, number in spellings.items()}
+    return DateStyle(_pattern(tuple(spellings), order), months, locale == "th")
+
+
+def _folded(word: str) -> str:
+    """Return the one spelling of all that ``regex.IGNORECASE`` takes for a word: KASIM is kasım, and EKİM is ekim."""
+    return word.casefold().replace("i\u0307", "i").replace("ı", "i")
 
 
 def _pattern(words: tuple[str, ...], order: list[str]) -> Any:
@@ -65,7 +71,7 @@ def _pattern(words: tuple[str, ...], order: list[str]) -> Any:
     Parameters
     ----------
     words
-        Names of months.
+        Names of months. Without any, as in Japanese and Korean, dates have numbers only.
     order
         The letters y, M and d in the order of numeric dates.
     """
@@ -75,13 +81,16 @@ def _pattern(words: tuple[str, ...], order: list[str]) -> Any:
     numeric = rf"{first}(?P<by>[./\-])\ ?{second}(?P=by)\ ?(?:{_YEAR}|(?P<short>\p{{Nd}}{{2}})(?!\p{{Nd}}))"
     if order[0] == "y":  # the locale does not write the day or the month first
         numeric = r"(?P<short>\p{Nd}{1,2})(?P<by>[./\-])\p{Nd}{1,2}(?P=by)\p{Nd}{4}(?!\p{Nd})"
-    alternatives = (
+    alternatives = [
         rf"(?P<y>\p{{Nd}}{{4}})(?P<by>[./\-])\ ?{number}(?P=by)\ ?{_DAY}(?!\p{{Nd}})",
         rf"(?P<y>\p{{Nd}}{{4}})\ ?[年년]\ ?{number}\ ?[月월]\ ?{_DAY}\ ?[日일号號]",
         numeric,
-        rf"{_DAY}{_ORDINAL}[\ \u00a0]?{_OF}{month},?[\ \u00a0]?{_OF}{_YEAR}",
-        rf"(?<!\p{{L}}){month}\ {_DAY}(?:st|nd|rd|th)?,?\ {_YEAR}",
-    )
+    ]
+    if words:
+        alternatives += [
+            rf"{_DAY}{_ORDINAL}[\ \u00a0]?{_OF}{month},?[\ \u00a0]?{_OF}{_YEAR}",
+            rf"(?<!\p{{L}}){month}\ {_DAY}(?:st|nd|rd|th)?,?\ {_YEAR}",
+        ]
     return regex.compile(rf"(?<!\p{{Nd}})(?:{'|'.join(alternatives)})", regex.IGNORECASE)
 
 
@@ -118,8 +127,10 @@ def _may_begin(text: str, first: int, last: int, style: DateStyle) -> bool:
 def _date(match: Any, style: DateStyle) -> date | None:
     if match["short"] is not None:
         return None
-    month = style.months[match["month"].lower()] if match["month"] is not None else int(match["m"])
-    year = int(match["y"])
+    word, year = match.groupdict().get("month"), int(match["y"])
+    month = int(match["m"]) if word is None else style.months.get(_folded(word))
+    if month is None:
+        return None
     if style.buddhist and year >= 2400:
         year -= 543
     try:

@@ -14,7 +14,7 @@ from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.pipelines.media import VisionCall
-from guardwrap.pipelines.prepare import require_context
+from guardwrap.pipelines.position_limit import require_context, trained_length
 from guardwrap.pipelines.prompt_forms import what_is_wrong
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.serve.error_responses import ErrorResponse, bad
@@ -144,10 +144,12 @@ class ServedModel:
         """Return the number of tokens of each prompt, as the model reads it; ``shown`` holds tools and the like."""
         session = self.session
         call = session.call_class.read(pipe, shown)
+        context = trained_length(session.model)
         lengths = []
         for prompt in session.call_class.read_prompts(prompts).prompts:
+            call.require_short(prompt, context)
             lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
-            require_context(session.model, lengths[-1])
+            require_context(session.model, lengths[-1], context)
         return lengths
 
     def _fitting(
@@ -157,7 +159,7 @@ class ServedModel:
 
         The proposal's prompts must fit as well. Some models fail beyond their context, and with them the whole batch.
         """
-        context = getattr(self.guarded.model.config.get_text_config(), "max_position_embeddings", None)
+        context = trained_length(self.guarded.model)
         if context is None:
             return request
         proposal = request.options["proposal"]
@@ -166,7 +168,7 @@ class ServedModel:
         longest, wanted = max([*lengths, *self._lengths(proposed, pipe, shown)]), request.options["max_new_tokens"]
         if longest + wanted <= context:
             return request
-        if request.length_field is not None:
+        if request.length_field is not None and not self.policy.limits.clamp:
             problem = f"{longest} prompt tokens and {wanted} new ones exceed the model's context of {context}; lower it"
             raise bad(request.length_field, f"{problem}, or shorten the prompt", code="context_length_exceeded")
         return dataclasses.replace(request, options={**request.options, "max_new_tokens": max(1, context - longest)})

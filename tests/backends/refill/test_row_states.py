@@ -267,11 +267,10 @@ def test_kernels_that_take_half_precision_only(broken: bool, monkeypatch: pytest
 
 
 def test_the_plain_mode_says_why() -> None:
-    model = tiny("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}})
-    guarded = GuardedGenerator(model, Length(min=0), tokenizer=character_tokenizer(LETTERS))
+    guarded = GuardedGenerator(tiny("rwkv", PLAIN["rwkv"]), Length(min=0), tokenizer=character_tokenizer(LETTERS))
     report = guarded.run("ab", max_new_tokens=2)[0].report
     assert report.mode == "plain"
-    assert "note         drawn in the slower mode 'plain': with dynamic rotary embeddings" in str(report)
+    assert "note         drawn in the slower mode 'plain': its forward does not accept a supported cache" in str(report)
 
 
 def test_a_release_that_renames_the_cache(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -285,10 +284,10 @@ def test_a_slower_mode_is_said_when_a_model_is_wrapped(caplog: pytest.LogCapture
     tokenizer = character_tokenizer(LETTERS)
     GuardedGenerator(tiny("llama", {}), Length(min=0), tokenizer=tokenizer)
     assert "slower mode" not in caplog.text
-    slow = tiny("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}})
+    slow = tiny("rwkv", PLAIN["rwkv"])
     for _ in range(2):
         GuardedGenerator(slow, Length(min=0), tokenizer=tokenizer)
-    times = f"which takes about {mode_selection.SLOWER['plain']:g} times as long: with dynamic rotary embeddings"
+    times = f"which takes about {mode_selection.SLOWER['plain']:g} times as long: its forward does not accept"
     assert caplog.text.count(times) == 1
 
 

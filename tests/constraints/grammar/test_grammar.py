@@ -5,10 +5,13 @@ Covers ``constraints/grammar/llguidance_matcher.py`` too.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
 import random
+import re
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -46,6 +49,16 @@ GRAMMARS = {
     "counted": ('start: "a"~2..3 "B"i', "abB"),
     "characters": ("start: (CAP REST)+\nCAP: /[É漢]/\nREST: /é|🙂/", "É漢é🙂"),
     "imported": ("start: INT [WS INT]\n%import common.INT\n%import common.WS -> _UNUSED\nWS: /[ ]+/", "12 x"),
+    "ignored at the end": ('start: "a" "b"\n%ignore " "\n%ignore /#+/', "ab #"),
+    "ignored by name": ('start: [A]\nA: "a"\n%ignore WS\nWS: /[ \\n]+/ | "x"i', "a \nX"),
+    "commented": ('start: "a" // one\n  # two\n\n  | "b" # three\n%ignore /\\/\\*.*?\\*\\//s', "ab/*"),
+    "lazy": ('start: S (":" S)?\nS: /".*?"/', '":a'),
+    "lazy in a rule": ('start: /<(.|\\n)*?>/ "x"*', "<>x\n"),
+    "lazy with a rest": ("start: S\nS: /a+?b{2}c?/i", "abcB"),
+    "lazy at the end": ("start: S\nS: /a{1,3}?b*/", "ab"),
+    "lazy alternatives": ("start: S S?\nS: /\".*?\"|'.*?'/ | /<.+?>/", "\"'<>"),
+    "lazy and ignored": ('start: "a"\n%ignore C\nC: /[(].*?[)]/', "a()"),
+    "flags": ("start: /a.(?i:b)/s /c/i", "ab\nBC"),
     "shaped": ('?start: _pair -> pair\n!_pair: "<" "a" ">" | "(" "a" ")"', "<a>()"),
 }  # fmt: skip
 
@@ -270,7 +283,28 @@ def test_hostile_grammars_are_refused_or_read(grammar: str, problem: str | None)
         ('start: "a" "', "line 1: neither a rule nor a terminal"),
         ('start: ("a"', r"line 1: Expected token '\)'"),
         ("\nstart: /(/", r'line 2: invalid regex "\(" \(unclosed group\)'),
-        ("start: /a(?=b)/", "line 1: invalid regex .*look-around.*not supported"),
+        ("start: /a(?=b)/", r"line 1: look-around \(\(\?=…\) is not supported"),
+        ("start: A\nA: /(?<!a)b/", r"line 2: look-around \(\(\?<!…\) is not supported"),
+        ("start: A B\nA: /a$/\nB: /^b/", r"line 2: the anchor '\$' is not supported"),
+        ("start: A\nA: /^a/", r"line 2: the anchor '\^' is not supported"),
+        (r"start: /(a|(?:b\b))/", r"line 1: the anchor '\\\\b' is not supported"),
+        (r"start: /a\Z/", r"line 1: the anchor '\\\\Z' is not supported"),
+        (r"start: /(a)\1/", r"line 1: the backreference '\\\\1' is not supported"),
+        ("start: /(?P<x>a)(?P=x)/", "line 1: a backreference .* is not supported"),
+        ("start: /(?>a)b/", "line 1: an atomic group .* is not supported"),
+        ("start: /a++b/", r"line 1: the possessive quantifier '\+\+' is not supported"),
+        ("start: /a{1,2}+/", "line 1: the possessive quantifier .* is not supported"),
+        ("start: /[a&&b]/", r"line 1: '&&' within \[\] is not supported"),
+        ("start: /[^[a]]/", r"line 1: '\[' within \[\] is not supported"),
+        ('start: S\nS: "a" /.*?/ "b"', "line 2: a lazy quantifier is supported only"),
+        ("start: S\nS: T T\nT: /a.*?b/", "line 2: a lazy quantifier is supported only"),
+        ("start: /(ab|a)*?b/", "line 1: a lazy quantifier is supported only"),
+        ("start: /a.*?(bcd|c)/", "line 1: a lazy quantifier is supported only"),
+        ("start: /a.*?b|ab*/", "line 1: a lazy quantifier is supported only"),
+        ("start: /(a.*?b)+/", "line 1: a lazy quantifier is supported only"),
+        ("start: /a .*? b/x", "line 1: a lazy quantifier is not supported with the flag x"),
+        ("start: " + " ".join(f"/{chr(97 + i % 26)}*x.*?y+{i}/" for i in range(70)), "too many lazy quantifiers"),
+        ("start: s{A}\ns{x}: x\nA: /a/", "templates are not supported|'{' is not supported"),
         ("start: A\nA: B\nB: A", 'line 3: circular reference in token "A"'),
         ("start: A\nA.2: /a/", "line 2: priority not supported"),
         ("start: INT\n%import common.NOPE", "line 2: Unknown common regex: common.NOPE"),
@@ -302,6 +336,43 @@ def test_errors_are_one_line_that_names_the_line(grammar: str, problem: str) -> 
 def test_quotes_and_comments_hide_what_would_not_be_supported() -> None:
     grammar = Grammar('start: "<" "&" "%json" /[~@&<"]/ // <foo> & @x\n  | "a" "//" # ~\n  | /b\\/\n<&c/')
     assert [grammar.accepts(text) for text in ('<&%json"', "a//", "b/\n<&c", "a")] == [True, True, True, False]
+
+
+PATTERNS = st.builds(
+    "".join,
+    st.tuples(
+        st.lists(st.sampled_from(["a", "[ab]", "a+", "(?:ab)?", "b{2}", "(a|bc)"]), max_size=2).map("".join),
+        st.sampled_from(["a", ".", "[^b]", "(a|b)", "(ab|a)"]),
+        st.sampled_from(["*?", "+?", "??", "{1,2}?", "{1,}?"]),
+        st.lists(st.sampled_from(["b", "c", "[bc]", "b*", "c?", "(a|bc)", "c+", "(?:bcb|c)"]), max_size=3).map("".join),
+    ),
+)
+
+
+@given(first=PATTERNS, other=st.sampled_from(["", "|c", "|bb*?c"]))
+@profile(300)
+def test_a_lazy_terminal_ends_where_a_match_ends_or_is_refused(first: str, other: str) -> None:
+    pattern = f"{first}{other}"
+    try:
+        ours = Grammar(f"start: /{pattern}/")
+    except (ConstraintError, Unsatisfiable):
+        return
+    for text in texts("abc"):
+        match = re.match(pattern, text)
+        assert ours.accepts(text) is (match is not None and match.end() == len(text)), text
+
+
+def test_negative_control_a_lazy_terminal_that_is_not_asked_about_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llguidance_matcher._Emptiness, "__call__", lambda self, terminal: True)
+    ours = Grammar("start: /a.*?(bcd|c)/")
+    assert (ours.accepts("abcd"), re.match("a.*?(bcd|c)", "abcd")[0]) == (False, "abcd")  # type: ignore[index]
+
+
+def test_many_lazy_terminals_are_read_in_time() -> None:
+    start = time.process_time()
+    with contextlib.suppress(ConstraintError):
+        Grammar("start: " + " ".join(f"/{'a?' * 8}x.*?(y+|{'ab' * 50}){i}/" for i in range(20)))
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("grammar", ["start: x\nx: start", 'start: start "a"'])

@@ -81,6 +81,29 @@ BANS = [
     ("en", "don't", "I don’t know.", True, {}),
     ("en", "fish", "the ﬁsh", True, {}),
     ("en", "🙂", "hello🙂", True, {}),
+    ("en", "secret", "ｓｅｃｒｅｔ", True, {}),
+    ("en", "secret", "𝐬𝐞𝐜𝐫𝐞𝐭 ⓢⓔⓒⓡⓔⓣ", True, {}),
+    ("en", "secret", "🅢🅔🅒🅡🅔🅣", True, {}),
+    ("en", "secret", "⒮⒠⒞⒭⒠⒯", True, {}),
+    ("en", "secret", "s\u0336e\u0336c\u0336r\u0336et", True, {}),
+    ("en", "secret", "s\x00e\x08cret", True, {}),
+    ("en", "secret", "s\u200be\u2060c\ufeffr\u202ee\ufe0ft", True, {}),
+    ("en", "secret", "ｓｅｃｒｅｔ", False, {"normalize": "NFC"}),
+    ("en", "secret", "sécret", False, {}),
+    ("en", "Acme", "Acme™ and Acme²", True, {}),
+    ("en", "№", "no", False, {}),
+    ("en", "no", "№ 5", True, {}),
+    ("en", "²", "2", False, {}),
+    ("en", "—", "well-known", False, {}),
+    ("en", "≠", "a = b", False, {}),
+    ("en", "911", "call ９११", True, {}),
+    ("en", "911", "call ➒①1", True, {}),
+    ("fa", "کتاب", "كتاب", True, {}),
+    ("ar", "كتاب", "کتاب", True, {}),
+    ("ar", "علي", "علی", True, {}),
+    ("ar", "علي", "على", False, {}),
+    ("ar", "كتاب", "ﻛﺘﺎﺏ", True, {}),
+    ("de", "Häuser", "ｈäｕｓｅｒ", True, {"stem": "german"}),
 ]
 
 
@@ -100,12 +123,14 @@ PARTICLES = ("은", "는", "가", "를", "과")  # those of the letters in ``NAS
 ARTICLES = ("", "ال", "وال", "بال", "وبال", "لل", "ولل")
 
 
-def plain(text: str, constraint: Keyword) -> str:
+def plain(text: str, constraint: Keyword, form: Literal["NFD", "NFKD"]) -> str:
     """Fold a text, one rule after the other."""
     if constraint.ignore_invisible:
         text = "".join(char for char in text if char not in INVISIBLE)
     text = "".join(char for char in text if char not in "\u0640\u064e\u0651")
-    text = unicodedata.normalize("NFD" if constraint.normalize == "NFC" else "NFKD", text)
+    kept = "ﬁ" if any("ﬁ" in word for word in constraint.words) else ""  # the only sign in WORDS
+    text = "".join(char if char in kept else unicodedata.normalize(form, char) for char in text)
+    text = unicodedata.normalize("NFD", text)
     syllables, jamo = "", ""
     for char in text + " ":
         if "\u1100" <= char <= "\u11ff":
@@ -180,9 +205,16 @@ def end_of(text: str, start: int, word: str, constraint: Keyword) -> int | None:
 
 
 def occurrences(text: str, constraint: Keyword, words: list[str]) -> int:
+    """Return the count in the form that has more of them, if compatible spellings are the same."""
+    if constraint.normalize == "NFC":
+        return in_form(text, constraint, words, "NFD")
+    return max(in_form(text, constraint, words, "NFD"), in_form(text, constraint, words, "NFKD"))
+
+
+def in_form(text: str, constraint: Keyword, words: list[str], form: Literal["NFD", "NFKD"]) -> int:
     """Count from left to right; where two words begin, the longest one that is an occurrence counts."""
-    folded, count, place = plain(text, constraint), 0, 0
-    longest = sorted(dict.fromkeys(plain(word, constraint) for word in words), key=len, reverse=True)
+    folded, count, place = plain(text, constraint, form), 0, 0
+    longest = sorted(dict.fromkeys(plain(word, constraint, form) for word in words), key=len, reverse=True)
     while place < len(folded):
         for word in longest:
             end = end_of(folded, place, word, constraint)
@@ -375,8 +407,8 @@ def test_a_changed_meaning_is_a_changed_digest() -> None:
     """Adapters for plain English words keep their card; phrases and other scripts mean more than they did."""
     assert Keyword("dragon").digest_fields() == Keyword(["tea", "B2"]).digest_fields() == {}
     for word in ("機密", "Straße", "Acme Corp", "e-mail", "don't", "-ing"):
-        assert Keyword(word).digest_fields() == {"matching": 3}
-        assert Keyword(["dragon", word]).digest_fields() == {"matching": 3}
+        assert Keyword(word).digest_fields() == {"matching": 4}
+        assert Keyword(["dragon", word]).digest_fields() == {"matching": 4}
 
 
 @pytest.mark.parametrize(
