@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
-__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "one_of", "tail_in_words", "upwards"]
+__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "lasting", "one_of", "tail_in_words", "upwards"]
 
 
 LARGE = 10**15
@@ -56,6 +56,14 @@ def digits(figure: float) -> str:
         return "∞" if figure > 0 else "-∞"
     short = f"{figure:.3g}"
     return f"{float(short):.0f}" if 1000 <= abs(figure) < 1e9 else short
+
+
+def lasting(seconds: float) -> str:
+    """Format a duration, e.g. "about 1.5 min"."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"about {seconds / unit:.1f} {name}"
+    return f"about {seconds:.0f} s"
 
 
 def tail_in_words(k: float) -> str:
