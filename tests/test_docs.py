@@ -52,6 +52,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     model, tokenizer = storyteller()
     for place in ("pipelines.embedded_model", "pipelines.loading"):
         monkeypatch.setattr(f"guardwrap.{place}.load_local", lambda: (model, tokenizer))
+    monkeypatch.setattr("guardwrap.pipelines.embedded_model.local_digest", lambda: "sha256:tiny")
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return model, tokenizer

@@ -17,7 +17,7 @@ from guardwrap.errors import UsageError, quoted
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw, plain
 from guardwrap.prompt_files.overrides import ReadOwn, constraint_of, own_of
-from guardwrap.prompt_files.records import CHECKSUM, MADE, checksum_of
+from guardwrap.prompt_files.records import AGAIN, CHECKSUM, MADE, checksum_of
 from guardwrap.prompt_files.run_identity import DIGESTS, rule_digests
 
 __all__ = ["Audit", "WrittenRecord", "audited", "is_unchanged", "is_written", "judged_again", "require_unchanged"]
@@ -209,7 +209,8 @@ def audited(
         own = readers[record.path](record.where, {name: data[name] for name in data if name not in MADE})
         constraint = constraint_of(rules.constraint, own)
         problems = list(_faults_of_texts(data, constraint, unjudged))
-        problems += _faults_of_report(data, own.budget or rules.budget, count)
+        retried = AGAIN in data["report"]["settings"]  # with limits of the command line instead of the line's own
+        problems += _faults_of_report(data, None if retried else own.budget or rules.budget, count)
         if whole:
             problems += _faults_of_digests(data["report"], constraint, digest_of)
         if model is not None and data["report"]["settings"].get(DIGESTS, {}).get("model") != model:
