@@ -12,8 +12,9 @@ from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
-from guardwrap.environment.file_digests import folder_digest
+from guardwrap.environment.file_digests import file_digest, folder_digest
 from guardwrap.environment.package_data import PREFIX, adapters
+from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
 from guardwrap.evaluation.evaluation_settings import (
     AUTO,
@@ -150,7 +151,7 @@ def _law_of(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
     identity = {kind: _digest(source) if kind in KINDS else source for kind, source in given.items()}
     twist = given.get("twisted")
     if isinstance(twist, Mapping) and twist.get("learned") is not None:
-        identity["twisted"] = {**twist, "learned": _file_digest(Path(twist["learned"]).expanduser())}
+        identity["twisted"] = {**twist, "learned": file_digest(Path(twist["learned"]).expanduser())}
     return {"template": None, **identity}
 
 

@@ -102,6 +102,6 @@ class PersonalData(HitConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     @cached_property
-    def rules(self) -> tuple[HitRule, ...]:  # type: ignore[override]
+    def rules(self) -> tuple[HitRule, ...]:
         """The rules of the kinds."""
         return tuple(rule for kind in self.kinds for rule in _RULES[kind](tuple(self.countries)))
