@@ -72,10 +72,10 @@ def tail_in_words(k: float) -> str:
     Parameters
     ----------
     k
-        The Pareto k of their tail, above its limit; NaN if there are too few weights to estimate it.
+        The Pareto k of their tail, above its limit; NaN if there are too few weights to tell.
     """
     if math.isnan(k):
-        return "the weights are too few to judge their tail (no Pareto k)"
+        return "too few texts to tell how heavy the weights' tail is"
     return f"the weights' tail is too heavy (Pareto k {digits(k)})"
 
 

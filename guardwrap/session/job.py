@@ -337,7 +337,7 @@ class Job:
         if not self.causal:
             return "transformers' own loop draws the texts"
         if self.watches is None:
-            return "this tokenizer rewrites text that it has already decoded"
+            return str(self.call.rewrites)
         if prompt.regions is not None:
             return "whether an answer can be parsed into a message is known at its end"
         return None

@@ -282,7 +282,8 @@ def test_figures_of_imh() -> None:
     law, figures = imh(40).report(run(imh(40), world.attempts(7), 20_000))
     assert (
         law
-        == "approximately your model's own distribution, given the constraint (g): IMH, 40 moves from an accepted draw"
+        == "approximately your model's own distribution, given the constraint (g): IMH, 40 moves from an accepted draw, "
+        "distance (TVD) unknown"
     )
     assert figures["steps"] == 40
     assert 0 < figures["move_acceptance"].value < 1  # type: ignore[union-attr]
