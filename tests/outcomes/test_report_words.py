@@ -62,7 +62,7 @@ def test_nearness_is_said_only_where_figures_show_it(world: World, evidence: dic
 def test_few_texts_are_not_called_a_heavy_tail(count: int) -> None:
     said = [qrs_report([*LIGHT[start : start + count]], beta=1.0)[0] for start in range(0, 300, count)]
     assert not [words for words in said if "heavy (Pareto" in words]
-    assert any("too few texts to tell" in words for words in said) or count == 99
+    assert count > 30 or any("too few texts to tell" in words for words in said)
 
 
 def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
@@ -110,7 +110,9 @@ def test_a_heavy_tail_tells_no_upper_end(
     for name in ("tvd", "kl"):
         low = evidence[name].low
         least = f"at least {digits(low)} (95 %), upper end " if low else ""
-        assert any(row.startswith(f"{name} {least}unknown: the weights") for row in rows)
+        assert any(
+            row.startswith((f"{name} {least}unknown: the weights", f"{name} {least}unknown: too few")) for row in rows
+        )
     known = f"{evidence['pareto_k']}, above the limit of 0.616"
     assert f"pareto k {known if len(weights) > 20 else 'unknown: too few weights'}" in rows
 
