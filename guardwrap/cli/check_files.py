@@ -116,7 +116,7 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> tuple[list[Exp
     records: list[WrittenRecord] = []
     for path in paths:
         for where, line in lines(path):
-            value = _json(where, line) if path.endswith(".jsonl") else line
+            value: Any = _json(where, line) if path.endswith(".jsonl") else line
             if is_written(value):
                 records.append(WrittenRecord(path, where, value))
             else:

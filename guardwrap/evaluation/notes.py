@@ -37,8 +37,9 @@ def heavy_in(figures: Mapping[str, Estimate]) -> float | None:
         Figures of the proposal.
     """
     k, limit = figures.get("pareto_k"), figures.get("pareto_k_limit")
-    known = k is not None and limit is not None and not math.isnan(k.value)
-    return heavy_tail({"pareto_k": k, "pareto_k_limit": limit.value}) if known else None
+    if k is None or limit is None or math.isnan(k.value):
+        return None
+    return heavy_tail({"pareto_k": k, "pareto_k_limit": limit.value})
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:

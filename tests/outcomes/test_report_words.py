@@ -43,7 +43,7 @@ def test_no_report_of_imh_says_that_its_texts_are_near(world: World) -> None:
     """No figure tells the distance: neither the number of moves nor how many of them were made."""
     said = "the distance to your model's own texts is unknown"
     for options in ({"steps": 0}, {"steps": 40}, {"steps": 3, "thinning": 1}, {"steps": 5, "move": "raw"}):
-        guarded = GuardedGenerator(world.pipeline(), Length(min=1), seed=3, sampler=imh(**options))  # type: ignore[arg-type]
+        guarded = GuardedGenerator(world.pipeline(), Length(min=1), seed=3, sampler=imh(**options))
         (outcome,) = guarded.run("ab", num_return_sequences=3, **world.settings)
         assert said in outcome.report.headline()
         assert "nearly" not in str(outcome.report)

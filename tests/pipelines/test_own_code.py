@@ -10,7 +10,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from guardwrap import Budget, GuardedGenerator, Masked, Regex, Twisted
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.pipelines import calls, loading, own_code
+from guardwrap.pipelines import calls, own_code
 from guardwrap.pipelines.own_code import own_method
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests import fixtures_models
@@ -97,7 +97,7 @@ def built(kind: Any, made: World) -> Any:
 
 
 KINDS: dict[str, Callable[[World], Any]] = {
-    kind.__name__: (lambda made, kind=kind: built(kind, made))  # type: ignore[misc]
+    kind.__name__: (lambda made, kind=kind: built(kind, made))
     for kind in (FirstSentence, WithScores, Reversed, Trimmed, TrimmedAround)
 } | {"an attribute": lambda made: patched(FirstSentence, made)}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -212,7 +212,7 @@ def test_what_happens_around_the_stages_is_refused(kind: Any, method: str) -> No
 
 def rendering(render: Callable[[Any, Any], Any]) -> Any:
     """Return a pipeline that renders texts in its own way."""
-    kind = type("Own", (TextGenerationPipeline,), {})
+    kind: Any = type("Own", (TextGenerationPipeline,), {})
 
     def postprocess(self: Any, outputs: Any, **kwargs: Any) -> Any:
         return render(TextGenerationPipeline.postprocess(self, outputs, **kwargs), outputs)
@@ -347,7 +347,7 @@ def test_methods_of_libraries_are_no_users_own() -> None:
     assert own_method(made.tokenizer, ("decode", "batch_decode")) is None
     assert own_method(made.model, ("generate",)) is None
     assert own_method(built(Called, made), ("__call__",)) == "Called.__call__"
-    loading.require_callable(pipe)
+    own_code.require_callable(pipe)
     assert own_code.own_method(patched(FirstSentence, made), ("postprocess",)) == "TextGenerationPipeline.postprocess"
 
 
