@@ -40,7 +40,7 @@ def is_written(data: Any) -> bool:
 
 def is_unchanged(record: Mapping[str, Any]) -> bool:
     """Return whether a record is as it was written: it has its checksum."""
-    return record["report"].get(CHECKSUM) == checksum_of(record)
+    return bool(record["report"].get(CHECKSUM) == checksum_of(record))
 
 
 def require_unchanged(where: str, record: Mapping[str, Any], constraint: Constraint) -> None:
