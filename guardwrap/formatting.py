@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
-__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "one_of", "tail_in_words", "upwards"]
+__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "lasting", "one_of", "tail_in_words", "upwards"]
 
 
 LARGE = 10**15
@@ -58,16 +58,24 @@ def digits(figure: float) -> str:
     return f"{float(short):.0f}" if 1000 <= abs(figure) < 1e9 else short
 
 
+def lasting(seconds: float) -> str:
+    """Format a duration, e.g. "about 1.5 min"."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"about {seconds / unit:.1f} {name}"
+    return f"about {seconds:.0f} s"
+
+
 def tail_in_words(k: float) -> str:
     """Return why importance weights tell no upper end of a distance.
 
     Parameters
     ----------
     k
-        The Pareto k of their tail, above its limit; NaN if there are too few weights to estimate it.
+        The Pareto k of their tail, above its limit; NaN if there are too few weights to tell.
     """
     if math.isnan(k):
-        return "the weights are too few to judge their tail (no Pareto k)"
+        return "too few texts to tell how heavy the weights' tail is"
     return f"the weights' tail is too heavy (Pareto k {digits(k)})"
 
 

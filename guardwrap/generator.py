@@ -15,6 +15,7 @@ from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation
+from guardwrap.environment.progress import Teller
 from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
@@ -216,7 +217,7 @@ class GuardedGenerator(PipelineLike):
 
     def _job(self, prompts: Iterable[Any], options: Mapping[str, Any], span: CallSpan) -> tuple[Any, Job]:
         """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
-        job = dataclasses.replace(self._read(options), span=span, called=span.began)
+        job = dataclasses.replace(self._read(options), span=span, called=span.began, tells=Teller())
         return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
@@ -477,7 +478,7 @@ class GuardedGenerator(PipelineLike):
         """
         with streaming(options) as streamer, call_span(self._session, inputs, options) as span:
             job, prompts, begins = self._session.tensor_job(inputs, options)
-            job = dataclasses.replace(job, pass_on=streamer.pass_on, called=span.began)
+            job = dataclasses.replace(job, pass_on=streamer.pass_on, called=span.began, tells=Teller())
             served = list(job.served(job.requests_of(prompts)))
             outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
             raise_if_short("raise", outcomes, self._session.call_class.sampling)

@@ -10,9 +10,9 @@ from time import monotonic
 
 import typer
 
-from guardwrap.formatting import counted
+from guardwrap.formatting import counted, lasting
 
-__all__ = ["EVERY", "Far", "Pace", "lasting", "now_and_then", "telling"]
+__all__ = ["EVERY", "Far", "Pace", "now_and_then", "telling"]
 
 EVERY = 10.0
 """Seconds between lines."""
@@ -141,11 +141,3 @@ def now_and_then(line: Callable[[], str | None]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def lasting(seconds: float) -> str:
-    """Format a duration, e.g. "about 1.5 min"."""
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"about {seconds / unit:.1f} {name}"
-    return f"about {seconds:.0f} s"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import string
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -30,15 +29,16 @@ _TOKEN = regex.compile(
 )
 _LETTERS = {**dict(zip("bfnrt", "\b\f\n\r\t", strict=True)), **{char: char for char in '"\\/'}}
 _OF_CODE = {**_LETTERS, "'": "'", "0": "\0", "a": "\a", "v": "\v"}
-_OPEN = string.ascii_letters + string.digits + "\\%&#{"
 
 
-def decodings(text: str, *, anywhere: bool = False, grows: bool = False) -> Iterator[str]:
+def decodings(text: str, *, anywhere: bool = False) -> Iterator[str]:
     r"""Yield a text with its escapes decoded, then that text decoded again, and so on while it changes.
 
     Decoded are ``\uXXXX``, ``\xXX``, ``\UXXXXXXXX`` and ``\u{X}``, character references such as ``&#65;`` and
     ``&amp;``, and percent escapes. Escapes of one letter, such as ``\n``, are those of JSON, behind a quotation mark in
     the same line, up to an escape that JSON does not have: elsewhere they are likely to belong to a path or to LaTeX.
+
+    What a text that ends with a quotation mark or line break is decoded to, every longer one begins with.
 
     Parameters
     ----------
@@ -46,14 +46,10 @@ def decodings(text: str, *, anywhere: bool = False, grows: bool = False) -> Iter
         The text.
     anywhere
         Whether to decode escapes of one letter anywhere, also those of program code.
-    grows
-        Whether the text is a prefix, so that only what no continuation changes is yielded.
     """
     for _ in range(DEPTH):
         if "\\" not in text and "&" not in text and "%" not in text:
             return
-        # An escape that has begun is left out, and with it the word before it.
-        text = text.rstrip(_OPEN) if grows else text
         decoded = "".join(_decoded(text, anywhere=anywhere))
         if decoded == text:
             return

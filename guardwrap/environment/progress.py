@@ -1,13 +1,49 @@
-"""A progress bar for calls."""
+"""A progress bar for calls, and lines that say how a long call is getting on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sized
+from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ["tracked"]
+__all__ = ["Teller", "tracked"]
 
 _T = TypeVar("_T")
+
+logger = logging.getLogger("guardwrap")
+
+FIRST = 10.0
+"""Seconds before the first line. Each further one comes after twice as long."""
+
+
+class Teller:
+    """Says now and then how a call is getting on: on stderr in a terminal or notebook, otherwise in the log (INFO)."""
+
+    def __init__(self) -> None:
+        self._began, self._next = time.monotonic(), FIRST
+
+    def __call__(self, words: Callable[[], str]) -> None:
+        """Write a line if it is time to.
+
+        Parameters
+        ----------
+        words
+            Returns the line, before the seconds since the call began. Called only if it is written.
+        """
+        seconds = time.monotonic() - self._began
+        if seconds < self._next:
+            return
+        self._next = 2 * seconds
+        line = f"after {seconds:.0f} s: {words()}"
+        if "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty()):
+            with suppress(OSError, ValueError):  # stderr is closed
+                sys.stderr.write(f"guardwrap: {line}\n")
+                sys.stderr.flush()
+        else:
+            logger.info("%s", line)
 
 
 def tracked(served: Iterator[_T], prompts: Sized, wanted: bool | None) -> Iterator[_T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ class _Way:
     promising
         Whether for each prompt one attempt is worth more draws of g than one attempt of the model itself.
     heavy
-        The largest Pareto k among prompts where it is above its limit, so that distances have no upper end, or None.
+        The largest Pareto k among prompts where it is above its limit, so that distances have no upper end, NaN if the
+        texts are too few to tell, or None.
     """
 
     name: str
@@ -167,7 +169,8 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         worth = [of.figures["effective_sample_size"].value for of in all_of] if distances else []
         few = believed[: len(distances)]
         promising = all(draws / of.attempts > rate.value for draws, of, rate in zip(worth, all_of, rates, strict=False))
-        heavy = max((k for of in all_of if (k := heavy_in(of.figures)) is not None), default=None)
+        tails = [k for of in all_of if (k := heavy_in(of.figures)) is not None]
+        heavy = max(tails, key=lambda k: -math.inf if math.isnan(k) else k, default=None)
         found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth, promising, heavy))
         if not distances:
             continue

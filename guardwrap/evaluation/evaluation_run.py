@@ -5,26 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
-from guardwrap.environment.file_digests import folder_digest
+from guardwrap.environment.file_digests import file_digest, folder_digest
 from guardwrap.environment.package_data import PREFIX, adapters
+from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
-from guardwrap.evaluation.evaluation_settings import BASE, EvaluationSettings, marks_of, position_to_compare
+from guardwrap.evaluation.evaluation_settings import (
+    AUTO,
+    BASE,
+    KINDS,
+    EvaluationSettings,
+    marks_of,
+    position_to_compare,
+    shaped_proposal,
+)
 from guardwrap.evaluation.figures import PromptFigures, figures_of
-from guardwrap.evaluation.recording import AttemptSource, Tick, record
+from guardwrap.evaluation.recording import AttemptSource, Tick, record, recording_path
 from guardwrap.evaluation.summary import Evaluation
-from guardwrap.proposals import Prompt
 from guardwrap.report.charts import methods_of, png_of
 from guardwrap.report.figure_export import require_matplotlib
 from guardwrap.report.html import html_report
 
 __all__ = ["evaluate"]
+
+
+Choose = Callable[[Any, Mapping[str, Any]], tuple[dict[str, Any], str]]
+"""Returns what ``sampler="auto"`` would draw from for prompts and options, as options, and its description."""
 
 
 def evaluate(
@@ -34,6 +46,7 @@ def evaluate(
     folder: Path,
     tick: Tick = lambda attempts, kept=False: None,
     load: Callable[[str], Any] = lambda name: name,
+    choose: Choose | None = None,
 ) -> Evaluation:
     """Draw the attempts that are not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
 
@@ -51,6 +64,8 @@ def evaluate(
     load
         Loads a proposal's model by its name, once, when it is first drawn from. By default the source receives the
         name and loads the model for every chunk.
+    choose
+        Chooses what the proposal ``auto`` draws from: ``planning.choice.chosen_source`` for the source.
 
     Raises
     ------
@@ -73,8 +88,16 @@ def evaluate(
     for name, given in (*settings.proposals.items(), (BASE, None)):
         count = settings.base_attempts or settings.attempts if name == BASE else settings.attempts
         own_law = {**law, "name": name, **_law_of(given)}
-        drawn_from = cache(lambda given=given: _drawn_from(given, load))
-        recorded[name], begun[name] = record(source, own_law, drawn_from, folder / "attempts", count, used, tick)
+        drawn_from, versions = cache(partial(_drawn_from, given, load)), used
+        if given == AUTO:
+            if choose is None:
+                raise UsageError(f"the proposal {name!r} is 'auto', which needs choose=; use guardwrap evaluate")
+            options = {**law["generation"], "seed": law["seed"], "sampler": "auto"}
+            choice = cache(partial(choose, law["prompts"], options))
+            drawn_from = cache(lambda choice=choice: choice()[0])
+            if not recording_path(folder / "attempts", own_law).exists():
+                versions = {**used, _DRAWN_FROM: choice()[1]}
+        recorded[name], begun[name] = record(source, own_law, drawn_from, folder / "attempts", count, versions, tick)
     place = position_to_compare(settings, constraint)
     prompts = [
         figures_of(
@@ -93,7 +116,7 @@ def evaluate(
         for i, prompt in enumerate(settings.prompts)
     ]
     said: tuple[str, ...] = getattr(getattr(source, "session", source), "of_weights", ())
-    prompts = [_noted(prompt, said) for prompt in prompts]
+    prompts = [_noted(prompt, said, begun) for prompt in prompts]
     evaluation = Evaluation(
         settings, constraint.title, constraint.digest, None if place is None else place.title, prompts, used, begun
     )
@@ -108,24 +131,42 @@ def evaluate(
     return evaluation
 
 
-def _noted(prompt: PromptFigures, notes: tuple[str, ...]) -> PromptFigures:
-    """Add notes on weights to each proposal."""
-    proposals = {name: replace(each, notes=(*each.notes, *notes)) for name, each in prompt.proposals.items()}
+def _noted(
+    prompt: PromptFigures, notes: tuple[str, ...], recorded_with: Mapping[str, Mapping[str, str]]
+) -> PromptFigures:
+    """Add notes on weights to each proposal, and what ``auto`` chose."""
+    chosen = {name: used[_DRAWN_FROM] for name, used in recorded_with.items() if _DRAWN_FROM in used}
+    choices = {name: (f"sampler='auto' chose to draw from {words}",) for name, words in chosen.items()}
+    proposals = {
+        name: replace(each, notes=(*each.notes, *choices.get(name, ()), *notes))
+        for name, each in prompt.proposals.items()
+    }
     return replace(prompt, proposals=proposals)
 
 
-def _law_of(given: str | Mapping[str, str] | None) -> dict[str, Any]:
+def _law_of(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a proposal's identity as plain JSON types; a folder is identified by its files, not by its path."""
     if not isinstance(given, Mapping):
         return {"template": given}
-    return {"template": None, **{kind: _digest(source) for kind, source in given.items()}}
+    identity = {kind: _digest(source) if kind in KINDS else source for kind, source in given.items()}
+    twist = given.get("twisted")
+    if isinstance(twist, Mapping) and twist.get("learned") is not None:
+        identity["twisted"] = {**twist, "learned": file_digest(Path(twist["learned"]).expanduser())}
+    return {"template": None, **identity}
 
 
-def _drawn_from(given: str | Mapping[str, str] | None, load: Callable[[str], Any]) -> dict[str, Any]:
+def _drawn_from(given: str | Mapping[str, Any] | None, load: Callable[[str], Any]) -> dict[str, Any]:
     """Return a proposal as keyword arguments of ``AttemptSource.attempts``."""
-    if not isinstance(given, Mapping):
-        return {} if given is None else {"proposal": Prompt(given)}
+    if given is None:
+        return {}
+    if (proposal := shaped_proposal(given)) is not None:
+        return {"proposal": proposal}
+    assert isinstance(given, Mapping)
     return {"adapter": given["adapter"]} if "adapter" in given else {"proposal": load(given["model"])}
+
+
+_DRAWN_FROM = "drawn from"
+"""The name under which a recording keeps what ``auto`` chose."""
 
 
 def _digest(source: str) -> str:

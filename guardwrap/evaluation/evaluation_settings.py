@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, field_validator
 
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex
-from guardwrap.proposals import Prompt
+from guardwrap.documents.validation import Invalid, validated
+from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.task_settings import TaskSettings, beside, read_task_settings
 
 __all__ = [
+    "AUTO",
     "BASE",
     "KINDS",
     "STEPS",
@@ -24,6 +27,7 @@ __all__ = [
     "marks_of",
     "position_to_compare",
     "read_evaluation_settings",
+    "shaped_proposal",
 ]
 
 BASE = "base"
@@ -32,7 +36,13 @@ BASE = "base"
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 KINDS = ("adapter", "model")
-"""Kinds of proposals that are not prompts."""
+"""Kinds of proposals that name a folder or a Hub id."""
+
+AUTO = "auto"
+"""The proposal that ``sampler="auto"`` would draw from."""
+
+_SHAPED = (*NAMED, "prompt")
+_NO_PROPOSAL = "is not a proposal: give a template, {adapter: PATH} or {model: PATH}, masked, twisted or auto"
 
 
 class EvaluationSettings(TaskSettings):
@@ -51,7 +61,9 @@ class EvaluationSettings(TaskSettings):
         One or more prompts. g differs from prompt to prompt, so each has its own figures.
     proposals
         Proposals by name: a constraint-aware prompt, which is a template with ``{prompt}``; ``{"adapter": ...}``, the
-        folder or Hub id of an adapter for the model; or ``{"model": ...}``, another model with the same tokenizer.
+        folder or Hub id of an adapter for the model; ``{"model": ...}``, another model with the same tokenizer; a mask
+        or a twist, as in a constraint file: ``"masked"``, ``"twisted"``, ``{"masked": {...}}``; or ``"auto"``, what
+        ``sampler="auto"`` would draw from.
     chat
         Whether each prompt becomes a user message.
     generation
@@ -82,7 +94,7 @@ class EvaluationSettings(TaskSettings):
 
     ours = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
 
-    proposals: dict[str, str | dict[str, str]] = Field(min_length=1)
+    proposals: dict[str, str | dict[str, Any]] = Field(min_length=1)
     attempts: int = Field(default=10_000, ge=2)
     base_attempts: int | None = Field(default=None, ge=2)
     batch_size: int | None = Field(default=None, ge=1)
@@ -95,14 +107,19 @@ class EvaluationSettings(TaskSettings):
 
     @field_validator("proposals")
     @classmethod
-    def _known_kinds(cls, proposals: dict[str, str | dict[str, str]]) -> dict[str, str | dict[str, str]]:
+    def _known_kinds(cls, proposals: dict[str, str | dict[str, Any]]) -> dict[str, str | dict[str, Any]]:
         for name, proposal in proposals.items():
             if not name.strip() or name == BASE:
                 raise ValueError(f"a proposal needs a name other than {BASE!r}, which is the model itself")
-            if isinstance(proposal, str):
+            if isinstance(proposal, str) and proposal not in (*NAMED, AUTO):
                 Prompt(proposal)
-            elif len(proposal) != 1 or not proposal.keys() <= set(KINDS):
-                raise ValueError(f"{name!r} is not a proposal: give a template, {{adapter: PATH}} or {{model: PATH}}")
+            elif isinstance(proposal, dict):
+                if len(proposal) != 1 or not proposal.keys() <= {*KINDS, *_SHAPED}:
+                    raise ValueError(f"{name!r} {_NO_PROPOSAL}")
+                if not all(isinstance(proposal[kind], str) for kind in KINDS if kind in proposal):
+                    raise ValueError(f"{name!r} {_NO_PROPOSAL}")
+                if set(proposal) & set(_SHAPED):
+                    shaped_proposal(proposal)
         return proposals
 
     @field_validator("betas")
@@ -132,11 +149,40 @@ class EvaluationSettings(TaskSettings):
 
     def located(self, path: str | Path) -> dict[str, Any]:
         """Return the fields that name folders, resolved relative to the settings' file if they exist there."""
-        proposals = {
-            name: given if isinstance(given, str) else {kind: beside(path, source) for kind, source in given.items()}
-            for name, given in self.proposals.items()
+        return {
+            **super().located(path),
+            "proposals": {name: _located(path, given) for name, given in self.proposals.items()},
         }
-        return {**super().located(path), "proposals": proposals}
+
+
+def _located(path: str | Path, given: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Return a proposal with the files that it names, relative to the settings' file if they exist there."""
+    if isinstance(given, str):
+        return given
+    located = {kind: beside(path, source) if kind in KINDS else source for kind, source in given.items()}
+    twist = located.get("twisted")
+    if isinstance(twist, dict) and isinstance(twist.get("learned"), str):
+        located["twisted"] = {**twist, "learned": beside(path, twist["learned"])}
+    return located
+
+
+def shaped_proposal(given: str | Mapping[str, Any]) -> Prompt | Masked | Twisted | None:
+    """Return a proposal that is a prompt, a mask or a twist; None for another kind.
+
+    Raises
+    ------
+    ValueError
+        If a field of it is unknown or invalid.
+    """
+    if isinstance(given, str):
+        return None if given == AUTO else NAMED[given]() if given in NAMED else Prompt(given)
+    if not set(given) & set(_SHAPED):
+        return None
+    try:
+        proposal: Prompt | Masked | Twisted = validated(given, TypeAdapter(AProposal))
+    except Invalid as error:
+        raise ValueError(str(error)) from None
+    return proposal
 
 
 Settings = EvaluationSettings

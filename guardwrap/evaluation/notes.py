@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 
 from guardwrap.formatting import tail_in_words
-from guardwrap.outcomes import FEW, Estimate
+from guardwrap.outcomes import FEW, Estimate, heavy_tail
 
 __all__ = ["ENOUGH", "heavy_in", "notes_on", "sees_all_of_g"]
 
@@ -28,7 +29,7 @@ def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
 
 
 def heavy_in(figures: Mapping[str, Estimate]) -> float | None:
-    """Return the Pareto k of a proposal's weights if it is above its limit; None if not, or if it is unknown.
+    """Return the Pareto k of a proposal's weights as ``heavy_tail`` does; None if there are too few for a k.
 
     Parameters
     ----------
@@ -36,7 +37,8 @@ def heavy_in(figures: Mapping[str, Estimate]) -> float | None:
         Figures of the proposal.
     """
     k, limit = figures.get("pareto_k"), figures.get("pareto_k_limit")
-    return k.value if k is not None and limit is not None and k.value > limit.value else None
+    known = k is not None and limit is not None and not math.isnan(k.value)
+    return heavy_tail({"pareto_k": k, "pareto_k_limit": limit.value}) if known else None
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:

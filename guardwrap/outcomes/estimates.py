@@ -80,8 +80,15 @@ def bounded(figure: Estimate) -> str:
     return f"at least {digits(figure.low)} (95 %)" if math.isfinite(figure.low) else "unknown"
 
 
+_HIGHEST_LIMIT, _LIMIT_OF_100 = 0.7, 0.5
+"""The limits of the Pareto k of many weights and of 100 weights (Vehtari et al. 2024)."""
+
+
 def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
-    """Return the Pareto k of the weights if it is above its limit, NaN if it is unknown; None if the tail is light.
+    """Return the Pareto k of the weights if their tail is too heavy, NaN if they are too few to tell; None otherwise.
+
+    The limit is lower for fewer weights, so with more texts a k above it may be below the limit. The k of fewer than
+    100 weights is vague itself.
 
     Parameters
     ----------
@@ -91,7 +98,8 @@ def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
     k, limit = evidence.get("pareto_k"), evidence.get("pareto_k_limit")
     if not isinstance(k, Estimate) or not isinstance(limit, float) or k.value <= limit:
         return None
-    return k.value
+    vague = limit < _LIMIT_OF_100 and k.low <= limit
+    return math.nan if vague or k.value <= _HIGHEST_LIMIT else k.value
 
 
 def without_end(distance: Estimate, k: float) -> str:

@@ -100,12 +100,14 @@ def _origin(report: Report) -> str:
 
 
 def _nearness(report: Report) -> str:
-    """Say how close the texts are to g by the sampler's figures; "" if these cannot tell."""
+    """Say how close the texts are to g by the sampler's figures; "" if these cannot tell, or if there are none."""
     distance, enough = report.evidence.get("tvd"), report.evidence.get("near_enough")
     worth = report.evidence.get("effective_sample_size")
     if isinstance(worth, tuple) and worth.value < FEW:
         return ""
-    if not isinstance(distance, tuple) or not isinstance(enough, float) or distance.high <= enough:
+    if not isinstance(distance, tuple) or not isinstance(enough, float):
+        return ""
+    if distance.high <= enough:
         return "nearly"
     if heavy_tail(report.evidence) is not None:
         return "not quite" if distance.low > enough else ""

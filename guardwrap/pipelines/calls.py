@@ -5,6 +5,8 @@ Calls of pipelines for images and speech are in ``media``; ``task_calls.call_of`
 
 from __future__ import annotations
 
+import copy
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +40,7 @@ from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.minimum_tokens import fewest_tokens
 from guardwrap.pipelines.output_records import message_record, output_record, return_type
+from guardwrap.pipelines.own_code import own_method, text_in
 from guardwrap.pipelines.position_limit import position_limit, require_context, trained_length
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare
 from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
@@ -61,12 +64,14 @@ CALL_OPTIONS = (
 
 
 class _Reading(NamedTuple):
-    """What a text says: fields of its draw."""
+    """What a text says: fields of its draw. None leaves ``full`` and ``begun`` to the call."""
 
     text: str
     fault: str | None = None
     parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     message: str | None = None
+    full: str | None = None
+    begun: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,9 @@ class Call(PromptReader):
         Whether a rule judges a part of a message, so that answers are parsed even if the pipeline returns them whole.
     family
         The model family whose template parses the answers, if the tokenizer has none of its own.
+    renders
+        The pipeline's own method, not transformers', that changes texts after they are drawn; None if there is none.
+        What it renders is judged, so there are no verdicts on prefixes.
     """
 
     causal: ClassVar[bool] = True
@@ -102,6 +110,15 @@ class Call(PromptReader):
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
     """The arguments that turn sampling on."""
 
+    texts_by: ClassVar[tuple[str, ...]] = ("postprocess", "_forward", "forward")
+    """The pipeline's methods that may change texts after they are drawn."""
+
+    text_key: ClassVar[str] = "generated_text"
+    """Where the pipeline's records have the text."""
+
+    new_text: ClassVar[Any] = NEW_TEXT
+    """The ``return_type`` of records without the prompt."""
+
     pipe: Pipeline
     preprocess: Mapping[str, Any] = field(default_factory=dict)
     forward: Mapping[str, Any] = field(default_factory=dict)
@@ -111,6 +128,7 @@ class Call(PromptReader):
     trims: bool = False
     reads_parts: bool = False
     family: str | None = None
+    renders: str | None = None
 
     @classmethod
     def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
@@ -135,7 +153,10 @@ class Call(PromptReader):
         templated = cls._templated(pipe)
         if templated:
             require_template(pipe.tokenizer)
-        return cls(pipe, preprocess, forward, postprocess, **cls._ways(postprocess, templated))
+        renders = own_method(pipe, cls.texts_by)
+        if renders is not None and return_type(postprocess) == "TENSORS":
+            raise UsageError(f"return_tensors is not supported with {renders}, which may change texts; leave it out")
+        return cls(pipe, preprocess, forward, postprocess, renders=renders, **cls._ways(postprocess, templated))
 
     @classmethod
     def _ways(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
@@ -161,6 +182,8 @@ class Call(PromptReader):
         """
         if not self.writes_messages:
             raise UsageError(NO_MESSAGE.format(part, "this call gives plain text"))
+        if self.renders is not None:
+            raise UsageError(NO_MESSAGE.format(part, f"{self.renders} gives texts that are made otherwise"))
         if self._templated(self.pipe):
             return replace(self, reads_parts=True)
         family = family_of(self.pipe.tokenizer)
@@ -219,8 +242,9 @@ class Call(PromptReader):
         """
         recent: OrderedDict[tuple[int, ...], GenerationLaw] = OrderedDict()
         known: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # token ids of recent strings
+        changes = own_method(self.pipe, ("preprocess",)) is not None
         for number, prompt in given:
-            plain = prompt if isinstance(prompt, str) else None
+            plain = prompt if isinstance(prompt, str) and not changes else None
             ids = known.get(plain) if plain is not None else None
             if ids is None or ids not in recent:
                 ids, inputs = self._encoded_ids(number, prompt)
@@ -234,12 +258,14 @@ class Call(PromptReader):
             for cache in (recent, known):
                 while len(cache) > capacity:
                     cache.popitem(last=False)
-            text = prompt if plain is not None else self.pipe.tokenizer.decode(ids, skip_special_tokens=True)
-            yield self._prepared(number, prompt, text, recent[ids])
+            shown = inputs["prompt_text"] if changes else prompt
+            text = shown if isinstance(shown, str) else self.pipe.tokenizer.decode(ids, skip_special_tokens=True)
+            yield self._prepared(number, prompt, text, recent[ids], shown)
 
-    def _prepared(self, number: int, prompt: Any, text: str, law: GenerationLaw) -> PreparedPrompt:
+    def _prepared(self, number: int, prompt: Any, text: str, law: GenerationLaw, shown: Any) -> PreparedPrompt:
         """Return a prompt with the parser of its answer."""
-        prepared = PreparedPrompt(number, getattr(prompt, "messages", prompt), text, law)
+        given, shown = (getattr(each, "messages", each) for each in (prompt, shown))
+        prepared = PreparedPrompt(number, given, text, law, changed=None if shown is given else shown)
         return replace(prepared, regions=self._regions(prepared))
 
     def _encoded_ids(self, number: int, prompt: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
@@ -271,6 +297,8 @@ class Call(PromptReader):
         cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
         if context is None or self.media or any(options.get(name) is not None for name in cuts):
             return
+        if own_method(self.pipe, ("preprocess",)) is not None:
+            return
         tokenizer = self.pipe.tokenizer
         text = prompt
         if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt), context) > context:
@@ -299,7 +327,15 @@ class Call(PromptReader):
             return pipe.forward(dict(inputs), **self._for_forward(kwargs))
 
         known = CALL_OPTIONS
-        return prepare(pipe.model, forward, self.forward, tokenizer=pipe.tokenizer, known=known, media=self.media)
+        return prepare(
+            pipe.model,
+            forward,
+            self.forward,
+            tokenizer=pipe.tokenizer,
+            known=known,
+            media=self.media,
+            renders=self.renders is not None,
+        )
 
     @classmethod
     def _for_forward(cls, settings: dict[str, Any]) -> dict[str, Any]:
@@ -320,7 +356,17 @@ class Call(PromptReader):
         clean = self.reading.get("clean_up_tokenization_spaces")
         if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
             stable.works = False
+        # The test is on random tokens, and a user's own code may rewrite what these do not say.
+        if self.renders is not None or own_method(tokenizer, ("decode", "batch_decode")) is not None:
+            stable.works = False
         return stable
+
+    @property
+    def rewrites(self) -> str:
+        """Why there are no verdicts on prefixes if ``stable_prefix`` does not work, in words."""
+        if self.renders is not None:
+            return f"{self.renders} may change a text once it is complete"
+        return "this tokenizer rewrites text that it has already decoded"
 
     def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
         """Return the text of new tokens before the pipeline parses it."""
@@ -335,9 +381,9 @@ class Call(PromptReader):
 
     def parsed(self, prompt: PreparedPrompt) -> bool:
         """Whether the pipeline parses the answer to this prompt into a message."""
-        if not self.parses or isinstance(prompt.given, str | Mapping):
+        if not self.parses or isinstance(prompt.shown, str | Mapping):
             return False
-        begun = prompt.given[-1]["role"] == "assistant"  # by default the pipeline continues this message
+        begun = prompt.shown[-1]["role"] == "assistant"  # by default the pipeline continues this message
         return not begun or self.postprocess.get("continue_final_message") is False
 
     def draw(
@@ -360,10 +406,10 @@ class Call(PromptReader):
             text=answer.text,
             finished=finished,
             log_proposal=log_probability,
-            full=self.full(prompt, ids),
+            full=self.full(prompt, ids) if answer.full is None else answer.full,
             fault=answer.fault,
             parts=answer.parts,
-            begun=self.begun(prompt),
+            begun=self.begun(prompt) if answer.begun is None else answer.begun,
             message=answer.message,
         )
 
@@ -372,6 +418,8 @@ class Call(PromptReader):
     ) -> _Reading:
         """Return what a text says, and the reason why it is not an answer, if it is not."""
         parsed, start = self.parsed(prompt), prompt.regions
+        if self.renders is not None:
+            return self._read_rendered(prompt, ids, finished)
         if start is None:
             return _Reading(self.unparsed(prompt.law, ids))
         raw = self.text_alone(ids)
@@ -395,9 +443,101 @@ class Call(PromptReader):
         whole = json_text(message) if parsed and fault is None else None
         return _Reading(text, fault, message_parts(fields), whole)
 
+    def _read_rendered(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
+        """Return what a text says that the pipeline's own method renders.
+
+        Raises
+        ------
+        UsageError
+            If the method fails, or renders something that cannot be judged.
+        """
+        if prompt.regions is not None:
+            raw = self.text_alone(ids)
+            state, _ = prompt.regions[0].read(raw)
+            if state.message() is None or (not finished and state.is_cut_off):
+                return _Reading(raw, UNPARSED if state.message() is None else CUT_OFF, ())
+        outputs = self._outputs(prompt, ids)
+        _, before, whole = self._rendered(prompt, outputs, self.postprocess)
+        if isinstance(whole, Mapping):
+            fields = written_fields(self.pipe.tokenizer, whole)
+            try:
+                fault, text = message_fault(fields), message_text(fields)
+            except ValueError:
+                return _Reading("", UNPARSED, ())
+            return _Reading(text, fault, message_parts(fields), None if fault else json_text(whole))
+        if before:
+            with suppress(UsageError):  # a method that does not know return_type
+                new = self._rendered(prompt, outputs, {**self.postprocess, "return_type": self.new_text})[2]
+                if whole == before + new:
+                    return _Reading(new)
+        return _Reading(whole, full=whole if before else None, begun="")  # with what is left of the prompt
+
+    def _own_records(self, prompt: PreparedPrompt, draws: Sequence[Draw]) -> list[Any]:
+        """Render texts in the pipeline's format, with its own method.
+
+        Raises
+        ------
+        UsageError
+            If the method gives another text than was judged.
+        """
+        records = []
+        for draw in draws:
+            record, before, whole = self._rendered(prompt, self._outputs(prompt, draw.token_ids), self.postprocess)
+            judged: Any = draw.text if draw.full is not None else before + draw.text
+            if draw.message is not None:
+                judged = json.loads(draw.message)
+            if whole != judged:
+                raise UsageError(f"{self.renders} gives another text when it is called again; make it deterministic")
+            records.append(record)
+        return records
+
+    def _rendered(self, prompt: PreparedPrompt, outputs: Any, options: Mapping[str, Any]) -> tuple[Any, str, Any]:
+        """Return the record that the pipeline's own method renders, what comes before the new text, and the whole text.
+
+        The whole text is a message if the pipeline parses the answer into one.
+        """
+        method = str(self.renders)
+        try:
+            rendered = self.pipe.postprocess(copy.copy(outputs), **options)
+        except Exception as error:  # the user's code; its message may quote the text, so drop it
+            raise UsageError(f"{method} raised {type(error).__name__}; handle every text there") from None
+        records = rendered if isinstance(rendered, list) else [rendered]
+        if len(records) != 1:
+            raise UsageError(f"{method} returns {len(records)} records for one text; return one")
+        (record,) = records
+        shown = self._begins(prompt)
+        value = text_in(record, self.text_key, method, shown)
+        if isinstance(value, str):
+            return record, shown if isinstance(shown, str) and return_type(options) == "FULL_TEXT" else "", value
+        last = value[-1] if isinstance(value, list) and value else None
+        proceed = self.postprocess.get("continue_final_message")
+        proceed = _is_chat(shown) and bool(shown[-1]["role"] == "assistant" if proceed is None else proceed)
+        if not _is_chat(shown) or not isinstance(last, Mapping) or value[:-1] != list(shown[:-1] if proceed else shown):
+            raise UsageError(f"{method} returns no text and no chat that ends with the answer; change only the answer")
+        if self.parsed(prompt):
+            return record, "", last
+        content = last.get("content")
+        if not isinstance(content, str) or last.keys() - (shown[-1].keys() if proceed else {"role", "content"}):
+            raise UsageError(f"{method} returns more than the 'content' of a message, which no rule would judge")
+        return record, shown[-1]["content"] if proceed else "", content
+
+    def _begins(self, prompt: PreparedPrompt) -> Any:
+        """Return what the records of a prompt begin with: a string or messages."""
+        return prompt.shown
+
+    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
+        """Return the output of ``forward`` for new tokens, which its own version may change."""
+        law = prompt.target or prompt.law
+        new = torch.tensor([[*ids] if self.parsed(prompt) else [*self._shown(ids, law)]], dtype=torch.long)
+        sequence = torch.cat([law.prompt_ids[None], new.to(law.prompt_ids.device)], dim=1)
+        try:
+            return law.generate(custom_generate=lambda *_, **__: sequence)
+        except Exception as error:  # as in _rendered
+            raise UsageError(f"{self.renders} raised {type(error).__name__}; handle every text there") from None
+
     def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
         """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""
-        if not _is_chat(prompt.given) or not (self.parsed(prompt) or self.reads_parts):
+        if not _is_chat(prompt.shown) or not (self.parsed(prompt) or self.reads_parts):
             return None
         tokenizer = self.pipe.tokenizer
         before = tokenizer.decode(prompt.law.prompt_ids, skip_special_tokens=False)
@@ -405,9 +545,9 @@ class Call(PromptReader):
 
     def begun(self, prompt: PreparedPrompt) -> str:
         """Return the text of the assistant message that the answer continues."""
-        if not _is_chat(prompt.given) or self.postprocess.get("continue_final_message") is False:
+        if not _is_chat(prompt.shown) or self.postprocess.get("continue_final_message") is False:
             return ""
-        last = prompt.given[-1]
+        last = prompt.shown[-1]
         content = last["content"] if last["role"] == "assistant" else ""
         return content if isinstance(content, str) else ""
 
@@ -436,12 +576,14 @@ class Call(PromptReader):
         others
             Texts without tokens, such as fallbacks, and None for each missing text.
         """
-        given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
+        given = prompt.shown if isinstance(prompt.shown, str) else Chat(prompt.shown)
+        if self.renders is not None:
+            return self._own_records(prompt, draws) + [output_record(given, text, self.postprocess) for text in others]
         beginning = self._beginning(prompt, given)
         records: list[dict[str, Any]] = []
         for draw in draws:
             if draw.message is not None:
-                records.append(message_record(prompt.given, draw.message))
+                records.append(message_record(prompt.shown, draw.message))
                 continue
             # One at a time: padding must not get into a text that was judged without it.
             records += self._postprocessed(prompt, given, beginning, self._shown(draw.token_ids, prompt.law))
@@ -490,6 +632,9 @@ class TextToTextCall(Call):
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         return prompt.law.prompt_ids[None].cpu()
+
+    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
+        return {**super()._outputs(prompt, ids), "input_ids": self._beginning(prompt, None)}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import loading_model
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
+from guardwrap.pipelines.own_code import require_callable
 from guardwrap.pipelines.prompt_forms import with_kind
 
 __all__ = ["TextToTextPipeline", "has_dropout", "image_pipeline", "pipeline_of", "require_model"]
@@ -54,6 +55,7 @@ def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
             raise UsageError("the pipeline is guarded already; wrap its .guarded.pipeline with both constraints: a & b")
         pipe = generator
         _require_task(pipe)
+        require_callable(pipe)
     elif generator == "local":
         pipe = _pipeline_of(*load_local())
     elif isinstance(generator, str | Path):

@@ -118,6 +118,8 @@ class PreparedPrompt:
         The parser of the answer after the prompt, and what happened in the prompt; None if the answer is not parsed.
     learning
         What was spent on learning a twist from attempts for it.
+    changed
+        The prompt that the pipeline's own ``preprocess`` has made of it; None if it has made no other one.
     """
 
     number: int
@@ -127,6 +129,12 @@ class PreparedPrompt:
     target: GenerationLaw | None = None
     regions: tuple[MessageRegions, Sequence[Event]] | None = field(default=None, repr=False)
     learning: Usage = field(default_factory=Usage)
+    changed: Any = None
+
+    @property
+    def shown(self) -> Any:
+        """What the records of the prompt begin with."""
+        return self.given if self.changed is None else self.changed
 
 
 def prepare(
@@ -137,6 +145,7 @@ def prepare(
     tokenizer: Any,
     known: Sequence[str] = (),
     media: bool = False,
+    renders: bool = False,
 ) -> GenerationLaw:
     """Resolve the generation law of one prompt.
 
@@ -155,6 +164,8 @@ def prepare(
     media
         Whether the model takes images or audio. Its ``generate`` may then accept further arguments, and the output of
         ``call`` is kept.
+    renders
+        Whether ``call`` may change the tokens that were drawn, because its output is judged.
 
     Raises
     ------
@@ -176,6 +187,8 @@ def prepare(
             f"{type(model).__name__} is not supported: its generate uses a decoding loop that guardwrap cannot replace"
         )
     config, mode = kept["config"], kept["mode"]
+    if not (media or renders):
+        _require_untouched(model, outputs, kept)
     if not media:
         _refuse_model_inputs(kwargs)
     elif kwargs.get("do_sample") and mode != "sample":
@@ -232,10 +245,21 @@ def _keep_in(kept: dict[str, Any], count: int) -> Callable[..., torch.Tensor]:
         **model_kwargs: Any,
     ) -> torch.Tensor:
         kept.update(ids=input_ids[:1], processors=logits_processor, criteria=stopping_criteria)
-        kept.update(config=generation_config, mode=_mode(generation_config, count))
+        kept.update(config=generation_config, mode=_mode(generation_config, count), rounds=kept.get("rounds", 0) + 1)
         return stand_in(input_ids[:1], generation_config)
 
     return keep
+
+
+def _require_untouched(model: Any, outputs: Any, kept: Mapping[str, Any]) -> None:
+    """Reject a model whose own ``generate`` changes the tokens that were drawn, or draws them in several rounds."""
+    found = outputs.get("generated_sequence", outputs.get("sequences")) if isinstance(outputs, Mapping) else outputs
+    drawn = stand_in(kept["ids"], kept["config"]).flatten().tolist()
+    if kept["rounds"] > 1 or (isinstance(found, torch.Tensor) and found.flatten().tolist() != drawn):
+        raise UsageError(
+            f"{type(model).__name__} is not supported, because its generate changes drawn tokens; use another model "
+            "or change texts in a pipeline's postprocess"
+        )
 
 
 def _require_supported(kwargs: Mapping[str, Any]) -> None:

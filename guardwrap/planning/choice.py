@@ -22,7 +22,7 @@ from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["is_unchosen", "with_choice", "without_choice"]
+__all__ = ["chosen_source", "is_unchosen", "with_choice", "without_choice"]
 
 PROMPTS = 8
 """The most prompts of a call that are planned for. Of prompts that come one by one, it is the first."""
@@ -43,7 +43,7 @@ def is_unchosen(job: Job) -> bool:
 def without_choice(session: LocalSession | EndpointSession, options: Mapping[str, Any], job: Job) -> Job:
     """Return the job of a call whose timeout was over before its plan: nothing is drawn for it any more."""
     plain = session.job({**options, "seed": job.asked.seed, "sampler": rejection})
-    return replace(plain, called=job.called, span=job.span, notes=(*plain.notes, _NO_PLAN))
+    return replace(plain, called=job.called, span=job.span, tells=job.tells, notes=(*plain.notes, _NO_PLAN))
 
 
 def with_choice(
@@ -91,7 +91,9 @@ def with_choice(
         elif isinstance(each, list | tuple):
             some[name] = each[:several]
     if not first:
-        return prompts, replace(session.job({**options, "sampler": rejection}), called=job.called, span=job.span)
+        return prompts, replace(
+            session.job({**options, "sampler": rejection}), called=job.called, span=job.span, tells=job.tells
+        )
     budgets = session.budgets(len(first), {**some, "seed": 0})
     # All plans together take at most as long as the call itself may, whose timeout counts from the call.
     seconds, began = min(map(_seconds, budgets)), time.monotonic()
@@ -99,36 +101,86 @@ def with_choice(
         seconds = min(seconds, job.asked.budget.timeout - (began - job.called))
     if seconds <= 0:
         return prompts, without_choice(session, options, job)
-    drawn = 0
-    study = None
+    way, note, study = _planned(session, first, some, seed, budgets, seconds)
+    if way is None:
+        if job.seconds_left is not None and job.seconds_left <= 0:
+            return prompts, without_choice(session, options, job)
+        raise _no_way(session, first, some, study)
+    sampler = rejection if way.cost.sampler == "rejection" else qrs(target_tvd=study.goal.tvd)
+    chosen = session.job({**options, **_source(way, options), "sampler": sampler})
+    return prompts, replace(chosen, notes=(*chosen.notes, note), called=job.called, span=job.span, tells=job.tells)
+
+
+def chosen_source(
+    session: LocalSession | EndpointSession, prompts: Any, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return the ``proposal=`` and ``adapter=`` that ``sampler="auto"`` would draw from, and their description.
+
+    Parameters
+    ----------
+    session
+        The session of the call.
+    prompts, options
+        Prompts, as for a call of the wrapper, and options with ``sampler`` and ``seed``.
+
+    Raises
+    ------
+    UsageError
+        If no way is within the budget at the wanted distance.
+    """
+    first = list(islice(session.call_class.read_prompts(prompts).prompts, PROMPTS))
+    budgets = session.budgets(len(first), options)
+    way, _, study = _planned(session, first, options, options["seed"], budgets, min(map(_seconds, budgets)))
+    if way is None:
+        raise _no_way(session, first, options, study)
+    return _source(way, options), way.cost.source
+
+
+def _source(way: Way, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that say what a way draws from."""
+    return {name: way.options.get(name, options.get(name)) for name in ("proposal", "adapter")}
+
+
+def _planned(
+    session: LocalSession | EndpointSession,
+    prompts: list[Any],
+    options: Mapping[str, Any],
+    seed: int,
+    budgets: list[Budget],
+    seconds: float,
+) -> tuple[Way | None, str, Study]:
+    """Plan until a way is found, for at most ``seconds``; return it and a note, or None, and the last plan."""
+    drawn, study, began = 0, None, time.monotonic()
     for pilot in (None, MOST, LONGER):  # the cheap plan first, which is enough if most texts pass
         left = seconds if study is None else seconds - (time.monotonic() - began)
         if study is not None and (left <= 0 or (pilot == LONGER and not _affordable(study, budgets))):
             break
         most = left if math.isfinite(left) else None
-        study = studied(session, first, pilot, {**some, "seed": seed_for(seed, f"auto {pilot}")}, most)
+        study = studied(session, prompts, pilot, {**options, "seed": seed_for(seed, f"auto {pilot}")}, most)
         drawn += study.plan.spent[0]
         way, why = _best(study, budgets, drawn)
         if way is not None:
-            sampler = rejection if way.cost.sampler == "rejection" else qrs(target_tvd=study.goal.tvd)
-            source = {name: way.options.get(name, options.get(name)) for name in ("proposal", "adapter")}
             note = (
                 f"sampler='auto' chose {way.cost.sampler} from {way.cost.source}: {why}; its plan took "
                 f"{counted(drawn, 'attempt')}, which are not part of this report's cost"
             )
-            chosen = session.job({**options, **source, "sampler": sampler})
-            return prompts, replace(chosen, notes=(*chosen.notes, note), called=job.called, span=job.span)
+            return way, note, study
     assert study is not None
-    if job.seconds_left is not None and job.seconds_left <= 0:
-        return prompts, without_choice(session, options, job)
+    return None, "", study
+
+
+def _no_way(
+    session: LocalSession | EndpointSession, prompts: list[Any], options: Mapping[str, Any], study: Study
+) -> UsageError:
+    """Return the error of a call for which no plan found a way."""
     if not study.plan.forecasts:
-        raise UsageError(
+        return UsageError(
             "sampler='auto' plans a call within its time, which was over before the first attempt was complete; raise "
             "max_seconds"
         )
     figures = "; ".join(str(way.cost) for way in study.ways) or "there is only one text"
-    hint = ["pass a hint as proposal="] if session.takes_hint(first, some) else []
-    raise UsageError(
+    hint = ["pass a hint as proposal="] if session.takes_hint(prompts, options) else []
+    return UsageError(
         f"sampler='auto' has no way within the budget at a TVD of {study.goal.tvd:g} ({figures}); "
         f"{one_of(['raise the budget or target_tvd', *hint, 'weaken the constraint'])}"
     )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from guardwrap.environment.progress import Teller
+from guardwrap.formatting import counted
 from guardwrap.outcomes import Outcome, Usage
 from guardwrap.planning.plan import spent
 from guardwrap.samplers import Attempt
@@ -101,6 +103,10 @@ class Drawing:
         Attempts drawn so far, with those that a twist learned from.
     expected
         The attempts that the run is expected to take.
+    tells
+        Says how the plan is getting on, unless ``on_attempt`` does.
+    judged
+        Attempts judged so far, without those of learning.
     stopped
         Whether attempts were dropped, or not drawn, because the plan's time was over.
     """
@@ -114,12 +120,18 @@ class Drawing:
     drawn: int = 0
     expected: float = math.inf
     stopped: bool = False
+    tells: Teller = field(default_factory=Teller)
+    judged: int = 0
     began: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def seconds(self) -> float:
         """Seconds since the plan began."""
         return time.monotonic() - self.began
+
+    def _tell(self) -> None:
+        self.judged += 1
+        self.tells(lambda: f"planning, {counted(self.judged, 'attempt')} so far")
 
     def is_over(self) -> bool:
         """Return whether the plan's own time limit is reached."""
@@ -157,7 +169,8 @@ class Drawing:
                 self.prompts,
                 count,
                 weigh=weigh,
-                on_attempt=self.on_attempt,
+                on_attempt=self._tell if self.on_attempt is None else self.on_attempt,
+                tells=self.tells if self.on_attempt is None else None,
                 max_seconds=seconds,
                 model_share=model_share,
                 **{**options, "seed": seed},

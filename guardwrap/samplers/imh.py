@@ -120,7 +120,7 @@ def _report(steps: int, state: _State) -> tuple[str, Mapping[str, Estimate | flo
         figures["autocorrelation"] = autocorrelation(whole, 1)
         if len(whole) > 1:
             figures["r_hat"] = r_hat(whole)
-    return f"{APPROXIMATE}: IMH, {steps} moves from an accepted draw", figures
+    return f"{APPROXIMATE}: IMH, {steps} moves from an accepted draw, distance (TVD) unknown", figures
 
 
 def _ended(state: _State) -> Iterator[Trace | None]:

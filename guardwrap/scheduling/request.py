@@ -140,6 +140,9 @@ class Request:
         Called with the number of the prompt and each text when it is accepted, in the scheduler's thread.
     on_rejected
         Called with each attempt that violates the constraint, in launch order, in the scheduler's thread.
+    on_progress
+        Called with the progress of the request (``RequestState``) after attempts were decided, in the scheduler's
+        thread.
     on_end
         Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it
         may still be running.
@@ -180,6 +183,7 @@ class Request:
     twist: TokenTwist | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
+    on_progress: Callable[[Any], None] | None = None
     on_rejected: OnRejected | None = None
     follow_up: FollowUp | None = None
     earlier: tuple[Request, Outcome] | None = None

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.checking import Judgement
+from guardwrap.formatting import counted, counted_of, lasting
 from guardwrap.outcomes import SAMPLER, Draw, Outcome
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import DEAD_END, AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
@@ -342,6 +343,20 @@ class RequestState:
             attempts.append(AttemptState(self.launch(number), list(ids), status="finished" if finished else "cut"))
         return attempts
 
+    def outlook(self) -> str:
+        """Say in words what a request that takes long has, and how long the rest may take."""
+        number, texts, most = self.request.prompt.number, len(self.accepted), self.request.budget.max_attempts
+        whose = f"prompt {number + 1}: " if number else ""
+        passed = time.monotonic() - (time.monotonic() if self.began is None else self.began)
+        got = f"{counted_of(texts, self.wanted, 'text')}" if texts else "no text yet"
+        so_far = f"{whose}{got} in {counted(self.attempts, 'attempt')}"
+        if texts:
+            return f"{so_far}, {lasting((self.wanted - texts) * passed / texts)} left"
+        if most is None or not self.attempts:
+            return f"{so_far}, and no max_attempts in the budget"
+        left = (most - self.attempts) * passed / self.attempts
+        return f"{so_far}; at this pace the budget of {most:,} is spent in {lasting(left)}"
+
     def discard(self, decoded: AttemptState) -> None:
         """Count an attempt that was stopped because it is no longer needed."""
         self.surplus.append(decoded.length)
@@ -364,6 +379,8 @@ class RequestState:
             if next_ is None:
                 break
             self._book(next_)
+        if judged and self.ended is None and self.request.on_progress is not None:
+            self.request.on_progress(self)
         if self.ended is not None:
             self.surplus += [item.decoded.length for item in self.waiting.values()]
             self.waiting.clear()

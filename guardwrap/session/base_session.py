@@ -21,6 +21,7 @@ from guardwrap.constraints.files.template import fill, require_filled
 from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.views import judged_part
+from guardwrap.environment.progress import Teller
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
@@ -202,6 +203,7 @@ class BaseSession(ABC):
         on_attempt: Callable[[], None] | None = None,
         max_seconds: float | None = None,
         model_share: float | None = None,
+        tells: Teller | None = None,
         **options: Any,
     ) -> tuple[list[Outcome], list[list[Attempt]]]:
         """Draw a fixed number of attempts for each prompt.
@@ -215,6 +217,8 @@ class BaseSession(ABC):
             of them no attempt starts, and no round of learning, so that attempts are seldom dropped.
         model_share
             The share of the model itself in each step of a twist; None for that of ``Twisted()``.
+        tells
+            Says how learning a twist is getting on; None for silence.
 
         Returns
         -------
@@ -234,7 +238,7 @@ class BaseSession(ABC):
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
-        job = replace(job, called=called)
+        job = replace(job, called=called, tells=tells)
         if job.twists is not None and model_share is not None:
             job = replace(job, twists=replace(job.twists, model_share=model_share))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts

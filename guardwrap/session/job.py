@@ -18,6 +18,7 @@ from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.stop_strings import stops_of
+from guardwrap.environment.progress import Teller
 from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.messages.call_syntax import with_syntax
 from guardwrap.outcomes import Outcome, Remedy
@@ -34,6 +35,7 @@ from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 from guardwrap.scheduling.request import DrawOf, OnEnd, OnText, PassOn, Request, Weigh
+from guardwrap.scheduling.request_state import RequestState
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import OnExhausted
@@ -117,6 +119,8 @@ class Job:
         The span of the call, which gets every outcome; None if nobody traces it.
     called
         When the call was made, by ``time.monotonic()``.
+    tells
+        Says how the call is getting on if it takes long; None for a silent call.
     on_text
         Called with a prompt's number and the draw when a text is accepted.
     on_end
@@ -150,6 +154,7 @@ class Job:
     repair: Repair | None = None
     span: CallSpan | None = None
     called: float = field(default_factory=time.monotonic)
+    tells: Teller | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None
@@ -243,10 +248,26 @@ class Job:
             many = replace(prompt, law=replace(prompt.law, count=count))
             nobody: dict[str, Any] = {"on_text": None, "on_end": None, "on_rejected": None, "pass_on": None}
             plain = replace(self, twists=None, weigh=None, **nobody)
-            requests.append(replace(plain.request(many, asked), sampler=weighing, twist=twist, lookahead=None))
+            how: dict[str, Any] = {"on_progress": self._lessons(len(prompts))}
+            requests.append(replace(plain.request(many, asked), sampler=weighing, twist=twist, lookahead=None, **how))
         outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
         computed = [outcome.report.usage.computed_tokens for outcome in outcomes]
         return Learned([Spent(*each) for each in zip(map(len, attempts), computed, strict=True)], attempts)
+
+    def _progress(self) -> Callable[[RequestState], None] | None:
+        """Return what says how a request is getting on."""
+        tells = self.tells
+        return None if tells is None else lambda state: tells(state.outlook)
+
+    def _lessons(self, prompts: int) -> Callable[[RequestState], None] | None:
+        """Return what says how learning from attempts for some prompts is getting on."""
+        tells, twists = self.tells, self.twists
+        if tells is None or twists is None:
+            return None
+        before, most = twists.constraint.spent.attempts, sum(twists.constraint.sizes)
+        return lambda state: tells(
+            lambda: f"learning a twist, {before + prompts * state.attempts:,} of up to {most:,} attempts"
+        )
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.
@@ -316,7 +337,7 @@ class Job:
         if not self.causal:
             return "transformers' own loop draws the texts"
         if self.watches is None:
-            return "this tokenizer rewrites text that it has already decoded"
+            return str(self.call.rewrites)
         if prompt.regions is not None:
             return "whether an answer can be parsed into a message is known at its end"
         return None
@@ -339,6 +360,7 @@ class Job:
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
             on_end=self.on_end,
+            on_progress=None if asked.sampler.records else self._progress(),
             on_rejected=self.on_rejected,
             follow_up=partial(self._repair_turn, asked, 1) if repairs else None,
             pass_on=self.pass_on,

@@ -314,7 +314,7 @@ class LocalSession(BaseSession):
 
     def stable_prefix(self, call: Call) -> StablePrefix:
         """Return the decoder of unfinished attempts. Made and tested once per set of decoding options."""
-        key = repr(sorted(call.reading.items()))
+        key = repr((sorted(call.reading.items()), call.renders))
         if key not in self._stable:
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
@@ -354,9 +354,11 @@ class LocalSession(BaseSession):
             raise UsageError("the model is in training mode, so dropout changes its distribution; call model.eval()")
         stable = self.stable_prefix(call)
         if not stable.works:
-            notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        if masked is not None and not stable.works:
-            raise UsageError(f"Masked() has to judge unfinished texts, and there is {notes[-1]}; leave it out")
+            notes += (f"no early abort: {call.rewrites}",)
+        looks_ahead = masked or (None if proposal is None else proposal.twisted)
+        if looks_ahead is not None and not stable.works:
+            name = type(looks_ahead).__name__
+            raise UsageError(f"{name}() has to judge unfinished texts, and there is {notes[-1]}; leave it out")
         twists = None
         if proposal is not None and proposal.twisted is not None:
             twists = self._twists(proposal, constraint, stable)

@@ -32,7 +32,7 @@ from guardwrap.metrics import (
     partition,
 )
 from guardwrap.metrics.intervals import mean_of
-from guardwrap.outcomes import Estimate
+from guardwrap.outcomes import Estimate, heavy_tail
 from guardwrap.pipelines.proposal_draws import QUANTISED
 from guardwrap.report.charts import png_of
 from guardwrap.task_settings import known_as
@@ -205,8 +205,9 @@ def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:
     passing = [each[each > -math.inf] for each in log_weights]
     tails = [(pareto_k(each), pareto_k_limit(len(each))) for each in passing if len(each)]
     known = [k for k, _ in tails if math.isfinite(k.value)]
-    heavy = [k.value for k, limit in tails if k.value > limit]
-    unknown = [k.value for k, _ in tails if math.isnan(k.value)]
+    over = [heavy_tail({"pareto_k": k, "pareto_k_limit": limit}) for k, limit in tails]
+    heavy = [k for k in over if k is not None and not math.isnan(k)]
+    unknown = [k for k in over if k is not None and math.isnan(k)]
     worst = max(known, key=lambda k: k.value, default=None)
     if not heavy and not unknown:
         return worst, None

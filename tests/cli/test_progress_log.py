@@ -14,7 +14,8 @@ import pytest
 
 from guardwrap import GuardedGenerator
 from guardwrap.cli import progress_log
-from guardwrap.cli.progress_log import Far, Pace, lasting
+from guardwrap.cli.progress_log import Far, Pace
+from guardwrap.formatting import lasting
 from guardwrap.outcomes import Outcome
 from tests.cli.fixtures_commands import generate, run
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from guardwrap import GuardedGenerator, JSONSchema, Keyword, PersonalData, Regex, Secrets, Verdict
 from guardwrap.constraints import escapes
+from guardwrap.constraints.detectors import hits
 from guardwrap.constraints.escapes import decodings, json_strings
 from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.testing import check_constraint, table_world
@@ -79,20 +80,19 @@ def test_verdicts_of_detectors_on_spellings_are_sound(data):
 TOKENS = st.sampled_from([*'"\\u{}0041dD83eE%&#x;nN \n/', "\\ud83d", "\\ude00", "&amp;", "&lt;", "%5C", "&#92;", "A"])
 
 
-@given(
-    text=st.lists(TOKENS, max_size=12).map("".join), more=st.lists(TOKENS, max_size=6).map("".join), code=st.booleans()
-)
-def test_what_is_decoded_of_a_prefix_stays(text, more, code):
-    whole = list(decodings(text + more, anywhere=code))
-    for number, decoded in enumerate(decodings(text, anywhere=code, grows=True)):
-        assert (whole[number] if number < len(whole) else whole[-1] if whole else text + more).startswith(decoded)
+@given(text=st.lists(TOKENS, max_size=12).map("".join), end=st.sampled_from('"\n'), more=st.lists(TOKENS).map("".join))
+def test_what_is_decoded_before_a_quotation_mark_or_line_break_stays(text, end, more):
+    for code in (True, False):
+        whole = list(decodings(text + end + more, anywhere=code))
+        for number, decoded in enumerate(decodings(text + end, anywhere=code)):
+            assert whole[number].startswith(decoded)
 
 
 def test_negative_control_an_escape_that_has_begun_is_taken_as_it_is(monkeypatch):
     rule, texts = PersonalData(["card"]), ["&#52;111 1111 1111 1111\\u0031"]
     check_constraint(rule, texts)
-    monkeypatch.setattr(escapes, "_OPEN", "")
-    with pytest.raises(AssertionError, match="unsound"):
+    monkeypatch.setattr(hits, "_CLOSING", '"\n\\')
+    with pytest.raises(AssertionError, match=r"unsound|depends on how"):
         check_constraint(rule, texts)
 
 

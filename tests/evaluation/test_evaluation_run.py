@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 
 from guardwrap import GuardedGenerator
 from guardwrap.adapters import save_adapter
-from guardwrap.errors import AdapterError, AdapterMismatch
-from guardwrap.evaluation.evaluation_run import evaluate
+from guardwrap.errors import AdapterError, AdapterMismatch, UsageError
+from guardwrap.evaluation.evaluation_run import _law_of, evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.planning import choice
 from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World
@@ -41,7 +43,8 @@ def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: i
         seed=2,
     )
     source = LocalSession(world.pipeline(), CONSTRAINT, SessionConfig(batch_size=64))
-    return evaluate(source, settings, CONSTRAINT, folder).prompts[0].proposals
+    choose = partial(choice.chosen_source, source)
+    return evaluate(source, settings, CONSTRAINT, folder, choose=choose).prompts[0].proposals
 
 
 def misses(figures: Any, world: World, other: World) -> list[str]:
@@ -85,6 +88,46 @@ def test_negative_control_attempts_of_the_model_itself(
     monkeypatch.setattr("guardwrap.evaluation.evaluation_run._drawn_from", lambda given, load: {})
     found = evaluated(tmp_path / "out", worlds["world"], {"adapter": {"adapter": str(tmp_path / "adapter")}})
     assert misses(found["adapter"].figures, worlds["world"], worlds["adapter"]) != []
+
+
+SHAPED: dict[str, Any] = {"masked": "masked", "twisted": {"twisted": {"attempts": 64}}, "auto": "auto"}
+
+
+def test_masks_twists_and_auto_are_weighed_by_what_was_drawn(tmp_path: Path, worlds: dict[str, World]) -> None:
+    """Whatever attempts are drawn from, their weights give the model's own partition and no more than all of g."""
+    world = worlds["world"]
+    found = evaluated(tmp_path / "out", world, SHAPED)
+    gold = world.gold(CONSTRAINT)
+    partition = sum(world.law()[ids] for ids in gold)
+    for name in SHAPED:
+        figures = found[name].figures
+        assert figures["partition"].low - 1e-5 <= partition <= figures["partition"].high + 1e-5, name
+        assert figures["kl_gold_guarded"].high >= 0
+    assert found["masked"].figures["acceptance_rate"].value > partition, "a mask leaves out what cannot pass"
+    (note,) = [note for note in found["auto"].notes if "sampler='auto' chose" in note]
+    assert note.startswith("sampler='auto' chose to draw from the model itself")
+    assert not any("chose" in note for note in found["masked"].notes)
+
+
+def test_what_auto_chose_is_kept_and_not_planned_again(
+    tmp_path: Path, worlds: dict[str, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {"auto": "auto"}
+    first = evaluated(tmp_path / "out", worlds["world"], chosen, 200)["auto"]
+    monkeypatch.setattr(choice, "chosen_source", lambda *_: pytest.fail("planned again"))
+    again = evaluated(tmp_path / "out", worlds["world"], chosen, 200)["auto"]
+    assert again.figures == first.figures
+    assert again.notes == first.notes
+
+
+def test_another_learned_file_is_another_proposal(tmp_path: Path, worlds: dict[str, World]) -> None:
+    files = [tmp_path / name for name in ("a.npz", "b.npz", "c.npz")]
+    for path, content in zip(files, ("x", "y", "x"), strict=True):
+        path.write_text(content)
+    laws = [_law_of({"twisted": {"learned": str(path)}}) for path in files]
+    assert laws[0] == laws[2] != laws[1]
+    with pytest.raises(UsageError, match="cannot read"):
+        _law_of({"twisted": {"learned": str(tmp_path / "d.npz")}})
 
 
 def test_what_cannot_be_drawn_from(tmp_path: Path, worlds: dict[str, World]) -> None:

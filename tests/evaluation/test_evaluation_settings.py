@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guardwrap import Keyword, Regex
+from guardwrap import Keyword, Masked, Prompt, Regex, Twisted
 from guardwrap.cli.commands.evaluate_command import run_evaluation
 from guardwrap.constraints import Length, catalogue
 from guardwrap.errors import SpecError, UsageError
@@ -16,6 +16,7 @@ from guardwrap.evaluation.evaluation_settings import (
     marks_of,
     position_to_compare,
     read_evaluation_settings,
+    shaped_proposal,
 )
 from guardwrap.training.training_settings import read_settings as read_training
 
@@ -71,7 +72,10 @@ proposals:
             "c.yaml:3: proposals: 'lora' is not a proposal: give a template, {adapter: PATH} or {model:",
         ),
         (CONFIG + "  two: {adapter: x, model: y}\n", "c.yaml:3: proposals: 'two' is not a proposal: give a template"),
-        (CONFIG + "  lora: {adapter: [x]}\n", "c.yaml:5: proposals.lora.adapter: must be a string"),
+        (CONFIG + "  lora: {adapter: [x]}\n", "c.yaml:3: proposals: 'lora' is not a proposal: give a template"),
+        (CONFIG + "  m: {masked: {unsen: 0.1}}\n", "c.yaml:3: proposals: "),
+        (CONFIG + "  m: {masked: {}, twisted: {}}\n", "c.yaml:3: proposals: 'm' is not a proposal"),
+        (CONFIG + "  m: {twisted: {strength: 2}}\n", "c.yaml:3: proposals: "),
         (CONFIG + "  lora: [x]\n", "c.yaml:5: proposals.lora: must be"),
         (CONFIG.replace("cap:", "base:"), "c.yaml:3: proposals: a proposal needs a name other than 'base'"),
         (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
@@ -101,6 +105,15 @@ def test_proposals_that_are_no_prompts(tmp_path):
         "hub": {"adapter": "some/adapter"},
         "other": {"model": "local"},
     }
+    (tmp_path / "tea.npz").write_text("")
+    shaped = "  mask: masked\n  twist: {twisted: {learned: tea.npz, strength: 0.5}}\n  chosen: auto\n"
+    (tmp_path / "c.yaml").write_text(CONFIG + shaped)
+    settings, _ = read_evaluation_settings(tmp_path / "c.yaml")
+    learned = str(tmp_path / "tea.npz")
+    assert settings.proposals["twist"] == {"twisted": {"learned": learned, "strength": 0.5}}
+    assert [shaped_proposal(given) for given in settings.proposals.values()] == [
+        Prompt("Use an a. {prompt}"), Masked(), Twisted(strength=0.5, learned=learned), None,
+    ]  # fmt: skip
 
 
 def test_settings(tmp_path):

@@ -53,12 +53,18 @@ def test_a_value_is_shown_only_if_its_interval_spans_no_factor_above_1000(estima
         (Estimate(0.6, 0.5, 0.7), "0.6 [0.5, 0.7], at most the limit of 0.6", None),
         (exactly(-math.inf), "none: all weights are equal", None),
         (UNKNOWN, "unknown: too few weights", math.nan),
+        (Estimate(0.65, 0.5, 0.8), "0.65 [0.5, 0.8], above the limit of 0.6", math.nan),  # not with more texts
     ],
 )
 def test_a_tail_is_heavy_above_its_limit(k: Estimate, words: str, tail: float | None) -> None:
     assert tail_and_limit(k, 0.6) == words
     assert heavy_tail({"pareto_k": k, "pareto_k_limit": 0.6}) == pytest.approx(tail, nan_ok=True)
     assert heavy_tail({"pareto_k": k}) is None
+
+
+@pytest.mark.parametrize(("k", "tail"), [(Estimate(0.9, 0.2, 1.6), math.nan), (Estimate(1.5, 0.8, 2.2), 1.5)])
+def test_few_weights_tell_of_a_heavy_tail_only_if_all_of_the_interval_does(k: Estimate, tail: float) -> None:
+    assert heavy_tail({"pareto_k": k, "pareto_k_limit": 0.3}) == pytest.approx(tail, nan_ok=True)
 
 
 def test_a_distance_without_an_upper_end_has_a_lower_one() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Length
+from guardwrap import Budget, GuardedGenerator, Keyword, Length, imh
 from guardwrap.formatting import digits
-from guardwrap.outcomes import APPROXIMATE, Usage
+from guardwrap.outcomes import APPROXIMATE, Estimate, Usage
 from guardwrap.testing import World
 from tests.outcomes.fixtures_weights import HEAVY, LIGHT, qrs_report
 
@@ -35,7 +35,34 @@ def test_the_first_line_says_how_sure_it_is(
     assert report.headline().startswith(f"1 text, {begins} your model writes it")
     assert evidence["near_enough"] == options.get("target_tvd", 0.05)
     without = dataclasses.replace(report, evidence={})
-    assert without.headline().startswith("1 text, nearly as"), "for a sampler without such figures"
+    unknown = "1 text, which satisfies the constraint; the distance to your model's own texts is unknown"
+    assert without.headline().startswith(unknown), "for a sampler without such figures"
+
+
+def test_no_report_of_imh_says_that_its_texts_are_near(world: World) -> None:
+    """No figure tells the distance: neither the number of moves nor how many of them were made."""
+    said = "the distance to your model's own texts is unknown"
+    for options in ({"steps": 0}, {"steps": 40}, {"steps": 3, "thinning": 1}, {"steps": 5, "move": "raw"}):
+        guarded = GuardedGenerator(world.pipeline(), Length(min=1), seed=3, sampler=imh(**options))  # type: ignore[arg-type]
+        (outcome,) = guarded.run("ab", num_return_sequences=3, **world.settings)
+        assert said in outcome.report.headline()
+        assert "nearly" not in str(outcome.report)
+        assert outcome.report.drawn_from.endswith("distance (TVD) unknown")
+
+
+@pytest.mark.parametrize("evidence", [{}, {"tvd": Estimate(0.01, 0.0, 0.02)}, {"near_enough": 0.05}])
+def test_nearness_is_said_only_where_figures_show_it(world: World, evidence: dict[str, Any]) -> None:
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    for sampler in ("imh", "qrs", "one of a plug-in"):
+        report = dataclasses.replace(outcome.report, drawn_from=f"{APPROXIMATE}: {sampler}", evidence=evidence)
+        assert "is unknown" in report.headline()
+
+
+@pytest.mark.parametrize("count", [22, 30, 60, 99])
+def test_few_texts_are_not_called_a_heavy_tail(count: int) -> None:
+    said = [qrs_report([*LIGHT[start : start + count]], beta=1.0)[0] for start in range(0, 300, count)]
+    assert not [words for words in said if "heavy (Pareto" in words]
+    assert count > 30 or any("too few texts to tell" in words for words in said)
 
 
 def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
@@ -59,7 +86,12 @@ def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
             "(Pareto k 0.818); the target of 0.5 cannot be confirmed",
             "which sat",
         ),
-        ([*LIGHT[:20]], {"beta": 1.0}, "their tail (no Pareto k); 0.05 cannot be confirmed", "which satisfies the"),
+        (
+            [*LIGHT[:20]],
+            {"beta": 1.0},
+            "too few texts to tell how heavy the weights' tail is; 0.05 cannot be confirmed",
+            "which satisfies the",
+        ),
     ],
 )
 def test_a_heavy_tail_tells_no_upper_end(
@@ -78,7 +110,9 @@ def test_a_heavy_tail_tells_no_upper_end(
     for name in ("tvd", "kl"):
         low = evidence[name].low
         least = f"at least {digits(low)} (95 %), upper end " if low else ""
-        assert any(row.startswith(f"{name} {least}unknown: the weights") for row in rows)
+        assert any(
+            row.startswith((f"{name} {least}unknown: the weights", f"{name} {least}unknown: too few")) for row in rows
+        )
     known = f"{evidence['pareto_k']}, above the limit of 0.616"
     assert f"pareto k {known if len(weights) > 20 else 'unknown: too few weights'}" in rows
 

@@ -280,10 +280,8 @@ def test_texts_after_a_pilot_of_the_default_length_follow_the_law_of_its_beta() 
 def test_figures_of_imh() -> None:
     world = WORLDS["whole"]
     law, figures = imh(40).report(run(imh(40), world.attempts(7), 20_000))
-    assert (
-        law
-        == "approximately your model's own distribution, given the constraint (g): IMH, 40 moves from an accepted draw"
-    )
+    assert law.startswith("approximately your model's own distribution, given the constraint (g): IMH, 40 moves from")
+    assert law.endswith("an accepted draw, distance (TVD) unknown")
     assert figures["steps"] == 40
     assert 0 < figures["move_acceptance"].value < 1  # type: ignore[union-attr]
     assert figures["r_hat"].value == pytest.approx(1, abs=0.2)  # type: ignore[union-attr]

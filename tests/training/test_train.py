@@ -396,7 +396,7 @@ def test_a_card_says_how_heavy_the_tail_is():
     assert _tail([np.zeros(5), violating]) == (None, None), "equal weights have no tail"
     worst, note = _tail([heavy[:400:20]])
     assert worst is None
-    assert (note or "").startswith("the weights are too few to judge their tail (no Pareto k): distances")
+    assert (note or "").startswith("too few texts to tell how heavy the weights' tail is: distances")
 
 
 def test_a_tiny_effective_sample_size_is_warned_of():

@@ -218,6 +218,11 @@ def _generate_apart(model: Any, ids: torch.Tensor) -> float:
     with without_stop_strings(model.generation_config), filtered_warnings("ignore"):
         # the warnings are about the model's generation settings that greedy search does not use
         generated = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    if generated.sequences.shape[1] != ids.shape[1] + len(generated.logits):
+        raise ModelError(
+            f"{type(model).__name__} is not supported, because its generate changes drawn tokens; use another model "
+            "or change texts in a pipeline's postprocess"
+        )
     reference = scores_of_text(model, tuple(generated.sequences[0, :-1].tolist()), ids.shape[1])
     steps = zip(generated.logits, reference.unbind(), strict=True)
     return max(_apart(logits.float(), whole[None]) for logits, whole in steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,10 +72,11 @@ def run_evaluation(
 
         attempts: 200
 
-    A constraint may also be a file, catalogue:NAME, or a list as in such a file. A proposal may also be {adapter: PATH}
-    or {model: PATH}. Optional fields are model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts,
-    position and seed. generation takes arguments of generate. Use top_k: 0, because a proposal must be able to produce
-    every text that the model can produce.
+    A constraint may also be a file, catalogue:NAME, or a list as in such a file. A proposal may also be
+    {adapter: PATH}, {model: PATH}, masked, twisted, or auto: what generate --sampler auto would draw from. Optional
+    fields are model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts, position and seed.
+    generation takes arguments of generate. Use top_k: 0, because a proposal must be able to produce every text that
+    the model can produce.
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are saved in the folder, a thousand at a time.
     After an interruption, or to add attempts, run the command again: it continues with the saved ones. Exit code 0:
@@ -90,6 +92,7 @@ def run_evaluation(
         from guardwrap.evaluation.evaluation_run import evaluate as run
         from guardwrap.evaluation.recording import CHUNK
         from guardwrap.evaluation.summary import LABELS, mean_over_prompts
+        from guardwrap.planning.choice import chosen_source
 
     def load(name: str) -> Any:
         """Load a proposal's model with the settings of the evaluated model."""
@@ -98,7 +101,7 @@ def run_evaluation(
     try:
         source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with terminated_in_order(), _progress(settings) as tick:
-            evaluation = run(source, settings, constraint, out, tick, load)
+            evaluation = run(source, settings, constraint, out, tick, load, partial(chosen_source, source))
     except KeyboardInterrupt as interruption:
         word, code = exit_of(interruption)
         kept = f"attempts are in {out}, except the last ones, at most {CHUNK:,} per prompt"

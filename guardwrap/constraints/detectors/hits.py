@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, ClassVar, NamedTuple
 
 import regex
 
 from guardwrap.constraints.escapes import decodings
-from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.excerpts import excerpt, shortened
+from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.kinds.text_folding import TextFolding, last_piece
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["HitRule", "first_hit"]
+__all__ = ["HitConstraint", "HitRule", "first_hit"]
 
 
 class HitRule(NamedTuple):
@@ -21,54 +27,27 @@ class HitRule(NamedTuple):
     ----------
     run
         Compiled expression of a run of characters in which a hit may be. Where it matches, and where it ends, must
-        depend on at most ``tail`` characters after the match, and it must fail at a place only for reasons that no
-        continuation changes. So runs that are followed by that many characters are the same in all continuations.
+        depend on at most ``tail`` characters after the match. So runs that are followed by that many characters are
+        the same in all continuations.
     find
         Returns what kind of hit is in a run, for reports, or None. It sees nothing but the run.
     tail
         Number of characters after a run that may change it.
     overlapped
         Whether a run may begin within another one.
+    widest
+        The most characters that have been read of a run that does not match yet, but may if more text follows.
     """
 
     run: Any
     find: Callable[[str], str | None]
     tail: int = 1
     overlapped: bool = False
+    widest: int = 64
 
 
-def first_hit(rules: Iterable[HitRule], text: str, *, grows: bool = False) -> str | None:
-    """Return what the first rule that has a hit in a reading of a text calls it; None if there is no hit.
-
-    Parameters
-    ----------
-    rules
-        The rules.
-    text
-        The text.
-    grows
-        Whether the text is a prefix, so that only hits count that no continuation can undo.
-
-    Raises
-    ------
-    TimeLimit
-        If a limit is exceeded.
-    """
-    rules = tuple(rules)
-    hits = (_hit(rules, reading, grows=grows) for reading in _readings(text, grows=grows))
-    return next((hit for hit in hits if hit is not None), None)
-
-
-def _hit(rules: Iterable[HitRule], text: str, *, grows: bool) -> str | None:
-    for rule in rules:
-        last = len(text) - rule.tail if grows else len(text)
-        for match in matches(rule.run, text, overlapped=rule.overlapped):
-            if match.end() <= last:
-                hit = rule.find(match.group())
-                if hit is not None:
-                    return hit
-    return None
-
+_CLOSING = '"\n'
+"""What no escape reaches across, so that the decoded text before it does not change."""
 
 _FOLDING = TextFolding("NFKC", case_sensitive=True, ignore_invisible=True, keep_capital_i=False)
 _MARKS = regex.compile(r"\p{M}+")
@@ -80,16 +59,153 @@ _DIGITS = dict(zip("〇零一二三四五六七八九", "00123456789", strict=Tr
 _PLAIN = str.maketrans(dict.fromkeys(_DASHES, "-") | dict.fromkeys(_DOTS, ".") | _DIGITS)
 
 
-def _readings(text: str, *, grows: bool) -> Iterator[str]:
-    """Yield a text and its decodings, each as it is written and folded: what follows a number may hide it in one."""
-    yield from _plain(text, grows=grows)
-    for decoded in decodings(text, anywhere=True, grows=grows):
-        yield from _plain(decoded, grows=grows)
+class HitConstraint(TextConstraint):
+    """A constraint that nothing occurs in the text that one of its rules finds, however it is spelled."""
+
+    article: ClassVar[str] = ""
+    shown: ClassVar[int | None] = None
+    """The characters of a hit that explanations show; None for all."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> tuple[HitRule, ...]:
+        """The rules."""
+
+    def holds(self, text: str) -> bool:
+        """Look for hits in one string."""
+        return first_hit(self.rules, text) is None
+
+    def fault(self, text: str) -> str:
+        """Return what kind of hit there is, and the piece of the text that has it, or its beginning."""
+        piece = excerpt(text, lambda part: not self.holds(part))
+        piece = piece if self.shown is None else f"{piece[: self.shown]}…"
+        return f"has {self.article}{first_hit(self.rules, text)}, {shortened(piece)}"
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Return VIOLATED once there is a hit that no continuation can undo."""
+        return HitMonitor(self.rules).read(prefix).verdict
+
+    def monitor(self) -> Monitor:
+        """Return a monitor, which folds and searches only the new text if the view is the completion."""
+        return HitMonitor(self.rules) if self.on == "completion" else super().monitor()
 
 
-def _plain(text: str, *, grows: bool) -> Iterator[str]:
-    yield text
-    folded = _FOLDING.settled(text) if grows else _FOLDING.fold(text)
-    plain = folded if folded.isascii() else _MARKS.sub("", folded).translate(_PLAIN)
-    if plain != text:
-        yield plain
+def first_hit(rules: Iterable[HitRule], text: str) -> str | None:
+    """Return what the first rule that has a hit in a reading of a text calls it; None if there is no hit.
+
+    The readings are the text and its decodings, each as it is written and folded: what follows a number may hide it in
+    one of them.
+
+    Raises
+    ------
+    TimeLimit
+        If a limit is exceeded.
+    """
+    rules = tuple(rules)
+    for written in (text, *decodings(text, anywhere=True)):
+        for reading in dict.fromkeys((written, _plain(_FOLDING.fold(written)))):
+            hit = _Scan(reading).hit(rules)
+            if hit is not None:
+                return hit
+    return None
+
+
+def _plain(folded: str) -> str:
+    return folded if folded.isascii() else _MARKS.sub("", folded).translate(_PLAIN)
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """A reading of a text, and for each rule where to look for the next hit: before it, nothing changes any more."""
+
+    text: str = ""
+    starts: tuple[int, ...] = ()
+
+    def hit(self, rules: Sequence[HitRule]) -> str | None:
+        """Return the first hit in a whole text."""
+        for rule in rules:
+            for match in matches(rule.run, self.text, overlapped=rule.overlapped):
+                hit = rule.find(match.group())
+                if hit is not None:
+                    return hit
+        return None
+
+    def advanced(self, rules: Sequence[HitRule]) -> _Scan | None:
+        """Return the scan after all hits that no continuation can undo have been looked for; None if there is one."""
+        starts = (self._next_start(*each) for each in zip(rules, self.starts or (0,) * len(rules), strict=True))
+        found = tuple(takewhile(lambda start: start is not None, starts))
+        return _Scan(self.text, found) if len(found) == len(rules) else None  # type: ignore[arg-type]
+
+    def _next_start(self, rule: HitRule, start: int) -> int | None:
+        size = len(self.text)
+        undecided, decided = size, start
+        for match in matches(rule.run, self.text, overlapped=rule.overlapped, pos=start):
+            if match.end() > size - rule.tail:
+                undecided = min(undecided, match.start())
+            elif rule.find(match.group()) is not None:
+                return None
+            elif not rule.overlapped:
+                decided = match.end()
+        return min(undecided, max(decided, size - rule.widest))
+
+
+@dataclass(frozen=True)
+class HitMonitor(Monitor):
+    """Monitor that looks for hits where some may have become certain.
+
+    Parameters
+    ----------
+    rules
+        The rules.
+    written
+        The text as it is written.
+    folded
+        The folded form of the text, as far as no later text can change it.
+    rest
+        The end of the text, which is not folded yet.
+    differs
+        Whether the folded form is another than the text.
+    decoded
+        How much of the text has been decoded, up to a quotation mark or line break.
+    verdict
+        The verdict on the text read so far.
+    """
+
+    rules: tuple[HitRule, ...]
+    written: _Scan = _Scan()
+    folded: _Scan = _Scan()
+    rest: str = ""
+    differs: bool = False
+    decoded: int = 0
+    verdict: Verdict = Verdict.UNDECIDED
+
+    def read(self, text: str, /) -> HitMonitor:
+        """Search the new text, and fold it if it has to be."""
+        if self.verdict is not Verdict.UNDECIDED:
+            return self
+        violated = replace(self, verdict=Verdict.VIOLATED)
+        written = replace(self.written, text=self.written.text + text).advanced(self.rules)
+        if written is None:
+            return violated
+        rest = self.rest + text
+        cut = last_piece(rest)
+        piece = _plain(_FOLDING.fold(rest[:cut]))
+        folded = replace(self.folded, text=self.folded.text + piece)
+        differs = self.differs or piece != rest[:cut]
+        if differs:
+            end = _plain(_FOLDING.settled(rest[cut:]))
+            scan = replace(folded, text=folded.text + end).advanced(self.rules)
+            if scan is None:
+                return violated
+            folded = replace(folded, starts=scan.starts)
+        decoded = max(written.text.rfind(mark) + 1 for mark in _CLOSING)
+        if decoded > self.decoded and self._has_hit(written.text[:decoded]):
+            return violated
+        return HitMonitor(self.rules, written, folded, rest[cut:], differs, decoded)
+
+    def _has_hit(self, prefix: str) -> bool:
+        for decoded in decodings(prefix, anywhere=True):
+            for reading in (decoded, _plain(_FOLDING.settled(decoded))):
+                if _Scan(reading).advanced(self.rules) is None:
+                    return True
+        return False

@@ -10,10 +10,8 @@ from typing import Literal, get_args
 
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.detectors import personal_numbers
-from guardwrap.constraints.detectors.hits import HitRule, first_hit
-from guardwrap.constraints.excerpts import excerpt, shortened
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.detectors.hits import HitConstraint, HitRule
+from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
 
 __all__ = ["PersonalData"]
@@ -34,7 +32,7 @@ _RULES: dict[str, Callable[[tuple[str, ...]], Iterable[HitRule]]] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PersonalData(TextConstraint):
+class PersonalData(HitConstraint):
     """The text has no personal data of these kinds in it. Numbers with check digits count only if these are right.
 
     Parameters
@@ -104,18 +102,6 @@ class PersonalData(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     @cached_property
-    def _rules(self) -> tuple[HitRule, ...]:
+    def rules(self) -> tuple[HitRule, ...]:
+        """The rules of the kinds."""
         return tuple(rule for kind in self.kinds for rule in _RULES[kind](tuple(self.countries)))
-
-    def holds(self, text: str) -> bool:
-        """Look for personal data in one string."""
-        return first_hit(self._rules, text) is None
-
-    def fault(self, text: str) -> str:
-        """Return what kind of personal data there is."""
-        piece = excerpt(text, lambda part: not self.holds(part))
-        return f"has {first_hit(self._rules, text)}, {shortened(piece)}"
-
-    def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED once there is personal data that no continuation can undo."""
-        return Verdict.UNDECIDED if first_hit(self._rules, prefix, grows=True) is None else Verdict.VIOLATED

@@ -78,7 +78,7 @@ def _has_iban(run: str) -> bool:
     return False
 
 
-IBAN = HitRule(_IBAN_RUN, _named("a bank account", _has_iban), tail=4, overlapped=True)
+IBAN = HitRule(_IBAN_RUN, _named("a bank account", _has_iban), tail=4, overlapped=True, widest=140)
 
 _IP_CHARACTERS = regex.compile(r"[0-9A-Za-z_.:\-]++")
 _IPV4 = regex.compile(r"(?<![A-Za-z0-9_.\-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![A-Za-z0-9_\-]|\.[0-9])")

@@ -10,13 +10,9 @@ from typing import Literal
 import regex
 
 from guardwrap.constraints.base import require
-from guardwrap.constraints.detectors.hits import HitRule, first_hit
-from guardwrap.constraints.excerpts import excerpt
-from guardwrap.constraints.kinds.text import TextConstraint
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.detectors.hits import HitConstraint, HitRule
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import within
-from guardwrap.errors import quoted
 
 __all__ = ["Secrets"]
 
@@ -53,14 +49,16 @@ _SHORTEST = 14
 _NAMES = {f"form{number}": label for number, label in enumerate(_FORMS)}
 _ANY_FORM = "|".join(f"(?P<{name}>{_FORMS[label]})" for name, label in _NAMES.items())
 # A letter or digit before a key makes it part of a longer word, unless it ends an escape: "%3D", "\\n".
-_FORM = regex.compile(
-    rf"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{{2}}|\\[abfnrtv0]|\\x[0-9A-Fa-f]{{2}}|\\u[0-9A-Fa-f]{{4}}))"
-    f"(?:{_ANY_FORM})(?![A-Za-z0-9])"
+_ESCAPE = r"%[0-9A-Fa-f]{2}|\\[abfnrtv0]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}"
+_FORM, _FORM_BEHIND_ESCAPE = (
+    regex.compile(f"(?:{begin})(?:{_ANY_FORM})(?![A-Za-z0-9])")
+    for begin in ("(?<![A-Za-z0-9])", f"(?<![A-Za-z0-9])|(?<={_ESCAPE})")
 )
 
 
 def _find_form(run: str) -> str | None:
-    match = within(_FORM.search, run) if len(run) >= _SHORTEST else None
+    form = _FORM_BEHIND_ESCAPE if "%" in run or "\\" in run else _FORM
+    match = within(form.search, run) if len(run) >= _SHORTEST else None
     return None if match is None else _NAMES[match.lastgroup]
 
 
@@ -91,12 +89,8 @@ def _bits(piece: str) -> float:
 _RANDOM = HitRule(_RUN, _find_random)
 
 
-_SHOWN = 12
-"""Characters of a secret that explanations show: enough to find it, too few to use it."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Secrets(TextConstraint):
+class Secrets(HitConstraint):
     """The text has no secret in it: no API key, access token or private key of a well-known form.
 
     It knows the forms of AWS, GitHub, GitLab, OpenAI, Anthropic, Slack, Stripe, Google, SendGrid, Hugging Face, Azure
@@ -135,23 +129,14 @@ class Secrets(TextConstraint):
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["secrets"] = field(default="secrets", kw_only=True)
 
+    article = "a "
+    shown = 12  # enough to find it, too few to use it
+
     def __post_init__(self) -> None:
         require(isinstance(self.random_strings, bool), "random_strings must be true or false")
         object.__setattr__(self, "on", read_view(self.on))
 
     @property
-    def _rules(self) -> tuple[HitRule, ...]:
+    def rules(self) -> tuple[HitRule, ...]:
+        """The rules."""
         return (*_RULES, _RANDOM) if self.random_strings else _RULES
-
-    def holds(self, text: str) -> bool:
-        """Look for secrets in one string."""
-        return first_hit(self._rules, text) is None
-
-    def fault(self, text: str) -> str:
-        """Return what kind of secret there is."""
-        hit, piece = first_hit(self._rules, text), excerpt(text, lambda part: not self.holds(part))
-        return f"has a {hit}, {quoted(f'{piece[:_SHOWN]}…')}"
-
-    def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED once there is a secret that no continuation can undo."""
-        return Verdict.UNDECIDED if first_hit(self._rules, prefix, grows=True) is None else Verdict.VIOLATED

@@ -35,6 +35,7 @@ _CROSSED = regex.compile(rf"[\p{{L}}\p{{N}}]\p{{M}}*[{_LINES}]\p{{M}}*")
 _OVERLAYS = regex.compile(f"[{_LINES}]+")
 # Keyboards have typographic and plain forms, and Arabic, Persian and Urdu letters that look alike.
 _ALIKE = str.maketrans("\u2019\u02bc\u2010\u2011\u06cc\u06a9\u06aa\u06c1\u06c3", "''--\u064a\u0643\u0643\u0647\u0629")
+_HAS_ALIKE = regex.compile(f"[{''.join(map(chr, _ALIKE))}]")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # What Unicode does not decompose to the letter alone: (a), (A), and A in a filled circle or square.
 _ENCLOSED = {
@@ -130,7 +131,9 @@ class TextFolding:
             return INVISIBLE.sub("", text) if self.ignore_invisible and not text.isprintable() else text
         if self.ignore_invisible:
             text = INVISIBLE.sub("", text)
-        text = _CROSSED.sub(lambda match: _OVERLAYS.sub("", match.group()), text.replace(_TATWEEL, ""))
+        text = text.replace(_TATWEEL, "")
+        if _OVERLAYS.search(text):
+            text = _CROSSED.sub(lambda match: _OVERLAYS.sub("", match.group()), text)
         if self.form == "NFC":
             text = _normalized("NFD", text)
         else:
@@ -138,7 +141,7 @@ class TextFolding:
             text = "".join(_compatible(part) if number % 2 == 0 else part for number, part in enumerate(parts))
         text = _VOWELS.sub("", text)  # ligatures decompose to some, too
         text = _JAMO.sub(lambda run: unicodedata.normalize("NFC", run.group()), text)
-        return text.translate(_ALIKE)
+        return text.translate(_ALIKE) if _HAS_ALIKE.search(text) else text
 
     def _with_case(self, text: str) -> str:
         if self.case_sensitive:

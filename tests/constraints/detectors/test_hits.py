@@ -5,7 +5,7 @@ import regex
 
 from guardwrap import Secrets, Verdict
 from guardwrap.constraints.detectors import secrets
-from guardwrap.constraints.detectors.hits import HitRule, first_hit
+from guardwrap.constraints.detectors.hits import HitMonitor, HitRule, first_hit
 from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.testing import check_constraint
 
@@ -19,12 +19,8 @@ def test_the_first_hit_is_named():
 
 
 def test_a_run_that_may_go_on_is_no_hit_yet():
-    assert [first_hit([NUMBER], text, grows=True) for text in ("14", "14 ", "14x", "15 ")] == [
-        None,
-        "an even number",
-        "an even number",
-        None,
-    ]
+    verdicts = [HitMonitor((NUMBER,)).read(text).verdict for text in ("14", "14 ", "14x", "15 ")]
+    assert verdicts == [Verdict.UNDECIDED, Verdict.VIOLATED, Verdict.VIOLATED, Verdict.UNDECIDED]
 
 
 def test_work_stops_at_the_time_limit():
@@ -38,5 +34,5 @@ def test_negative_control_a_run_that_is_judged_too_early(monkeypatch):
     check_constraint(Secrets(), [f"{key}B."])
     assert Secrets().verdict(key) is Verdict.UNDECIDED
     monkeypatch.setattr(secrets, "_RULES", tuple(early))
-    with pytest.raises(AssertionError, match="unsound"):
+    with pytest.raises(AssertionError, match=r"unsound|depends on how"):
         check_constraint(Secrets(), [f"{key}B."])

@@ -68,7 +68,7 @@ def test_negative_control_a_card_that_is_judged_too_early(monkeypatch):
     check_constraint(PersonalData(["card"]), texts)
     hasty = tuple(rule._replace(tail=0) for rule in personal_numbers.CARDS)
     monkeypatch.setattr(personal_numbers, "CARDS", hasty)
-    with pytest.raises(AssertionError, match="unsound"):
+    with pytest.raises(AssertionError, match=r"unsound|depends on how"):
         check_constraint(PersonalData(["card"]), texts)
 
 
