@@ -53,7 +53,9 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
     lines += ['{"text": "e", "expected": false}', '{"message": {"content": "f"}, "expected": "fail"}']
     lines += ['{"text": "g", "rule": "tea.yaml", "role": "user"}']
     rows.write_text("\n".join(lines))
-    assert texts_to_check(["x"], [str(plain), str(rows)])[0] == [
+    texts, records = texts_to_check(["x"], [str(plain), str(rows)])
+    assert records == []
+    assert texts == [
         ExpectedText("x"),
         ExpectedText('{"text": "a"}'),
         ExpectedText(""),
@@ -64,7 +66,7 @@ def test_lines_are_texts_and_lines_of_json_have_expectations(tmp_path):
         ExpectedText({"content": "f"}, False),
         ExpectedText("g", rule="tea.yaml"),
     ]
-    assert [text.where for text in texts_to_check(["x"], [str(plain)])[0]] == ["--text", f"{plain}:1", f"{plain}:2"]
+    assert [text.where for text in texts[:3]] == ["--text", f"{plain}:1", f"{plain}:2"]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def own(model: str) -> Path:
 
 def begun(model: Any, *options: Any, prompts: Any = ("ab", "cd")) -> Callable[..., Any]:
     """Write the first line of a run of two prompts; return the run that resumes it."""
+    OUT.unlink(missing_ok=True)
     arguments = (model, *prompts, "-c", "c.yaml", "-o", OUT, "--seed", 1, *options)
     result = generate(*arguments)
     assert result.exit_code == 0, result.output
@@ -107,8 +108,9 @@ def test_the_base_model_of_an_adapter(model: str, own: Path) -> None:
 def test_a_learned_twist_whose_file_has_changed(model: str) -> None:
     rule = "guardwrap: 1\nconstraint: {kind: keyword, words: a, whole_words: false}\n"
     Path("c.yaml").write_text(f"{rule}proposal: {{twisted: {{learned: a.twist}}}}\n")
-    for seed, name in ((1, "a.twist"), (2, "b.twist")):
-        guarded = GuardedGenerator(model, Keyword("a", whole_words=False), proposal=Twisted(attempts=64), seed=seed)
+    for attempts, name in ((64, "a.twist"), (128, "b.twist")):
+        proposal = Twisted(attempts=attempts)
+        guarded = GuardedGenerator(model, Keyword("a", whole_words=False), proposal=proposal, seed=1)
         guarded.run("ab", max_new_tokens=8)
         guarded.save_twist(name)
     resume = begun(model)
@@ -227,10 +229,8 @@ def test_rules_that_run_a_model_are_not_asked_again(model: str, monkeypatch: pyt
     classifier_pipeline().save_pretrained("judge")
     rule = "- {kind: classifier, model: judge, label: positive, threshold: 0.0, too_long: truncate}\n"
     Path("c.yaml").write_text(ANY + rule)
-    begun(model)
     resume = begun(model)
     monkeypatch.setattr("guardwrap.constraints.kinds.classifier.Classifier.scores", None)
-    OUT.write_bytes(OUT.read_bytes() * 1)
     result = resume()
     assert result.exit_code == 2
     assert "raised TypeError" in result.stderr, "by the second prompt, not by the first line"
