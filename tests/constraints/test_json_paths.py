@@ -36,6 +36,7 @@ ORDER = f'{{"items": {ITEMS}, "a b": {{"c\\"d": [true]}}}}'
         ("$.items.name", []),
         ("$[0]", []),
         ("$.nothing", []),
+        ("$.items[0]", ['{"name": "tea", "price": 1.10}']),
     ],
 )
 def test_values_at_a_path(path: str, values: list[str]) -> None:
@@ -54,6 +55,27 @@ def test_a_text_that_is_not_json_lacks_the_part(text: str) -> None:
     assert view(Draw("", (), text), Part(json="$.a", missing="pass")) == []
     assert not Regex("", on=Part(json="$.a")).accepts(text)
     assert not (~Regex("x", on=Part(json="$.a"))).accepts(text)
+
+
+def test_numbers_are_judged_as_they_are_written() -> None:
+    text = '{"a": [1.10, {"b": -0, "c": 1e5, "d": 123456789012345678901234567890, "e": "\\ud83d\\ude00"}]}'
+    inner = '{"b": -0, "c": 1e5, "d": 123456789012345678901234567890, "e": "😀"}'
+    assert values_at(text, read_path("$.a")) == [f"[1.10, {inner}]"]
+    assert values_at(text, read_path("$.a[1]")) == [inner]
+    assert values_at(text, read_path("$.a[*]")) == ["1.10", inner]
+    assert values_at("[1e400]", read_path("$[*]")) == []
+    here = Part(json="$.a")
+    assert not JSONSchema({"items": {"maximum": 1}}, on=here).accepts('{"a": [1.00000000000000000001]}')
+    assert Values(decimals=2, on=here).accepts('{"a": [1.10, 2.50]}')
+    assert not Values(decimals=2, on=here).accepts('{"a": [1.1]}')
+
+
+def test_what_is_no_json_takes_no_verdict_back() -> None:
+    """A verdict on a longer text does not depend on whether an attempt was asked about after a shorter one."""
+    rule = Keyword("b", match="any", on=Part(json="$[*]"))
+    for wrong in ("é", "nul,", "-]", '"\x01"', '"\\q"', '"\\ud800x"', "[" * 300, "\ud800"):
+        assert rule.verdict(f'["a",\n{wrong}') is V
+    check_constraint(rule, ['["a",😀', '["é",\n"a", nul,'])
 
 
 SHORT = Length(max=2, unit="words", on=Part(json="$.summary"))

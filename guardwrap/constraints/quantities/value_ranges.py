@@ -46,7 +46,7 @@ class Values(TextConstraint):
         - ``"money"``: numbers with a currency's symbol, code or name, such as ``$5``, ``5 EUR`` and ``5 złotych``.
         - ``"date"``: dates with a year of four digits: ISO 8601, in digits in the locale's order, and with the month
           in the locale's words.
-        - ``"duration"``: numbers with units of time, such as "1 hour 30 minutes"; ISO 8601 such as ``PT1H30M``.
+        - ``"duration"``: numbers with units of time, such as "1 hour 30 minutes".
         - ``"quantity"``: numbers with a unit of the same dimension as ``unit``.
 
         All except ``"number"`` require the extra ``guardwrap[values]``.
@@ -85,8 +85,8 @@ class Values(TextConstraint):
     A value counts in a prefix when no continuation can change it: "12" may become "120", "12.5" or "12 million". Then
     a value out of range ends the attempt, unless ``which`` is ``"any"`` or ``"last"``.
 
-    Numbers in words ("twelve", 三百), Roman numerals, fractions such as ½, and "10⁶" are not read. Dates without a year
-    are not dates.
+    Numbers in words ("twelve", 三百), Roman numerals, fractions such as ½, "10⁶", and durations in ISO 8601 (``PT1H``)
+    are not read. Dates without a year are not dates.
 
     Examples
     --------

@@ -20,6 +20,15 @@ from guardwrap.errors import is_count
 __all__ = ["OnlyFrom"]
 
 
+_FORMS = {
+    "urls": "; begin it with a scheme: https://www.example.com also allows www.example.com",
+    "hosts": "; give a host without scheme and path, such as example.com or *.example.com",
+    "emails": "; give an address such as ada@example.com, or *@example.com",
+    "citations": "; give one number, one key, or authors and year such as Smith, 2020",
+}
+"""What to write, for the error about an entry that is something else."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class OnlyFrom(TextConstraint):
     r"""Everything of a sort that the text names is on a list: its hosts, URLs, e-mail addresses or citations.
@@ -97,7 +106,10 @@ class OnlyFrom(TextConstraint):
             require_choice(self.of, get_args(Item), "of")
             for one in self.allowed:
                 entry = ITEMS[self.of].entry(one)
-                require(entry is not None, f"allowed: {shown(one)} is not one of the {self.of} that a list can have")
+                form = _FORMS[self.of]
+                require(
+                    entry is not None, f"allowed: {shown(one)} is not one of the {self.of} that a list can have{form}"
+                )
         object.__setattr__(self, "on", read_view(self.on))
         with about("pattern"):
             self._occurrences  # noqa: B018  # so that an invalid expression is noticed now

@@ -1,9 +1,11 @@
 """Values in a range. Covers ``constraints/quantities/measures.py`` and ``constraints/quantities/dates.py``."""
 
 import time
+from datetime import date
 from typing import Any
 
 import pytest
+from babel import Locale
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +14,10 @@ from guardwrap.constraints import parse
 from guardwrap.constraints.quantities import measures, value_ranges
 from guardwrap.constraints.quantities.dates import date_style, dates
 from guardwrap.constraints.quantities.measures import durations, money, plain_numbers, quantities
+from guardwrap.constraints.quantities.numerals import LOCALES
 from guardwrap.errors import ConstraintError, GuardwrapError, Unsatisfiable
 from guardwrap.testing import check_constraint
+from tests.constraints.fixtures_strategies import profile
 
 MONEY: dict[str, dict[str, list[str]]] = {
     "en": {
@@ -47,7 +51,8 @@ DATES: dict[str, dict[str, list[str]]] = {
     "hi": {"12 मार्च 2024": ["2024-03-12"]},
     "zh": {"2024年3月12日": ["2024-03-12"]},
     "ja": {"2024年3月12日、2024/03/12": ["2024-03-12", "2024-03-12"]},
-    "ko": {"2024년 3월 12일": ["2024-03-12"]},
+    "ko": {"2024년 3월 12일, 12024, 1 2024": ["2024-03-12"]},
+    "tr": {"3 KASIM 2024, 3 Ekim 2024, 3 EKİM 2024": ["2024-11-03", "2024-10-03", "2024-10-03"]},
     "th": {"12 มีนาคม 2567": ["2024-03-12"]},
 }
 MINUTES: dict[str, dict[str, list[str]]] = {
@@ -180,6 +185,60 @@ def test_what_the_locale_does_not_write_lies_in_no_range() -> None:
     assert not Values("date", min="2000-01-01").accepts("2024-02-30")
     assert not Values("duration", max=3, unit="h").accepts("1:30 h")
     assert not Values("money", currency="EUR", min=1).accepts("$5")
+
+
+def test_durations_in_iso_8601_are_not_read() -> None:
+    assert not Values("duration", max=9, unit="h", min_count=1).accepts("PT1H30M or P1D")
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_every_locale_reads_its_months_however_they_are_capitalized(locale: str) -> None:
+    style = date_style(locale)
+    months = Locale.parse(locale, sep="-").months["format"]["wide"]
+    for number, month in months.items():
+        for word in {month, month.upper(), month.lower(), month.swapcase(), month.replace("s", "ſ")}:
+            texts = [f"3 {word} 2024", f"{word} 3, 2024", f"12024 {word}", f"2024{word}"]
+            read_dates = [[each.value for each in dates(text, style, whole=True)] for text in texts]
+            assert not any(read_dates[2:]), style
+            if style.months and not style.buddhist:
+                assert date(2024, number, 3) in read_dates[0]
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+@given(data=st.data())
+@profile(40)
+def test_no_text_is_an_error_in_any_locale(locale: str, data: st.DataObject) -> None:
+    months = [form for word in date_style(locale).months for form in (word, word.upper())]
+    pieces = [
+        "1",
+        "12",
+        "2024",
+        "12024",
+        " ",
+        ". ",
+        "/",
+        "-",
+        ",",
+        "İ",
+        "ı",
+        "ſ",
+        "K",
+        "年",
+        "월",
+        "日",
+        "$",
+        "km",
+        "h",
+    ]
+    text = data.draw(st.lists(st.sampled_from([*pieces, *months]), max_size=8).map("".join))
+    for rule in (
+        Values("date", min="2024-01-01", locale=locale),
+        Values(max=20, locale=locale),
+        Values("money", max=20, locale=locale),
+        Values("duration", max=20, locale=locale, which="last"),
+        Values("quantity", max=20, unit="km", locale=locale),
+    ):
+        check_constraint(rule, [text])
 
 
 def test_views_and_files() -> None:
