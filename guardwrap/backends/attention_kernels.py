@@ -10,6 +10,8 @@ from weakref import WeakSet
 
 import torch
 
+from guardwrap.environment.transformers_internals import is_compiled
+
 __all__ = ["for_any_shape", "look_for_compiled"]
 
 
@@ -53,14 +55,7 @@ _compiled: WeakSet[Any] = WeakSet()
 
 def look_for_compiled(model: Any) -> None:
     """Note whether ``torch.compile`` was applied to a model or a part of it, for later passes."""
-    parts = ((part, getattr(part, "_compiled_call_impl", None), part.forward) for part in model.modules())
-    if any(
-        hasattr(part, "_orig_mod") or call is not None or hasattr(forward, "_torchdynamo_orig_callable")
-        for part, call, forward in parts
-    ):
-        _compiled.add(model)
-    else:
-        _compiled.discard(model)
+    (_compiled.add if any(map(is_compiled, model.modules())) else _compiled.discard)(model)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from guardwrap.environment.transformers_internals import restore_frequencies
+
 __all__ = ["length_threshold", "note_cache", "one_pass_length", "restore_rotary"]
 
 _SELECTED = "index_topk"
@@ -73,12 +75,7 @@ def restore_rotary(model: Any) -> None:
     if length_threshold(model) is None:
         return
     for module in _scaled(model):
-        usual = module.original_max_seq_len
-        for name, frequencies in dict(module.named_buffers(recurse=False)).items():
-            prefix = name.removesuffix("original_inv_freq")
-            if prefix != name and getattr(module, f"{prefix}max_seq_len_cached", usual) != usual:
-                setattr(module, f"{prefix}inv_freq", frequencies)
-                setattr(module, f"{prefix}max_seq_len_cached", usual)
+        restore_frequencies(module)
 
 
 _modules: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()

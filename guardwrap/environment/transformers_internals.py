@@ -47,16 +47,19 @@ __all__ = [
     "default_settings",
     "end_ids",
     "gguf_options",
+    "is_compiled",
     "is_mutable",
     "is_valid_message",
     "kept_states",
     "library_lock",
     "put_state",
     "read_arguments",
+    "restore_frequencies",
     "sampling_loop",
     "stand_in",
     "take_flags",
     "tokenizer_lock",
+    "uncompiled",
     "without_stop_strings",
     "writes_of",
 ]
@@ -67,6 +70,7 @@ FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_p
 USED: tuple[tuple[Any, str], ...] = (
     (torch.ops.aten.embedding.default, "_schema"),
     (torch.Tensor, "_version"),
+    (torch.nn.Module, "_compiled_call_impl"),
     (PreTrainedModel, "_no_split_modules"),
     (PreTrainedModel, "_supports_sdpa"),
     (PreTrainedModel, "get_init_context"),
@@ -75,6 +79,7 @@ USED: tuple[tuple[Any, str], ...] = (
     (Pipeline, "postprocess"),
     (TextGenerationPipeline, "_default_generation_config"),
     (TextGenerationPipeline, "check_model_type"),
+    (GenerationMixin, "prepare_inputs_for_generation"),
     (GenerationMixin, "_sample"),
     (GenerationMixin, "_beam_search"),
     (GenerationConfig, "get_generation_mode"),
@@ -187,6 +192,27 @@ def take_flags(layer: LinearAttentionLayer, like: LinearAttentionLayer) -> None:
 def is_mutable(operation: Any) -> bool:
     """Return whether an operation of torch writes to its arguments."""
     return bool(operation._schema.is_mutable)
+
+
+def uncompiled(model: Any) -> Any:
+    """Return the model below ``torch.compile``, which is the model itself if it was not applied."""
+    return getattr(model, "_orig_mod", model)
+
+
+def is_compiled(module: Any) -> bool:
+    """Return whether ``torch.compile`` was applied to a module itself, in any of its three ways."""
+    wrapped = uncompiled(module) is not module or hasattr(module.forward, "_torchdynamo_orig_callable")
+    return wrapped or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def restore_frequencies(module: Any) -> None:
+    """Undo what a longer text left in rotary embeddings that are scaled dynamically."""
+    usual = module.original_max_seq_len
+    for name, frequencies in dict(module.named_buffers(recurse=False)).items():
+        prefix = name.removesuffix("original_inv_freq")
+        if prefix != name and getattr(module, f"{prefix}max_seq_len_cached", usual) != usual:
+            setattr(module, f"{prefix}inv_freq", frequencies)
+            setattr(module, f"{prefix}max_seq_len_cached", usual)
 
 
 def writes_of(parameter: torch.Tensor) -> int:

@@ -22,6 +22,7 @@ from transformers.utils import find_adapter_config_file
 
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import loading_model
+from guardwrap.environment.transformers_internals import uncompiled
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.pipelines.own_code import require_callable
@@ -47,7 +48,7 @@ _WRAPPED = (TextGenerationPipeline, ImageTextToTextPipeline, AutomaticSpeechReco
 
 def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
     """Return a pipeline for a model, path or Hub id. A pipeline is returned as it is."""
-    generator = getattr(generator, "_orig_mod", generator)  # of ``torch.compile``, whose ``generate`` is this one's
+    generator = uncompiled(generator)  # the ``generate`` of what ``torch.compile`` returns is this model's
     if isinstance(generator, Pipeline):
         if tokenizer is not None:
             raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")

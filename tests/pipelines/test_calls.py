@@ -248,7 +248,7 @@ def test_options_that_cannot_work(world: World, options: dict[str, Any], says: s
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("prompts", ["", [""], [[]], 3, [3], {"role": "user", "content": "x"}, "a" * 64])
+@pytest.mark.parametrize("prompts", ["", [""], [[]], 3, [3], {"role": "user", "content": "x"}])
 def test_prompts_that_cannot_work(world: World, prompts: Any) -> None:
     with pytest.raises(PromptError) as caught:
         GuardedGenerator(world.pipeline(), ANYTHING)(prompts, max_new_tokens=2)

@@ -38,8 +38,6 @@ from guardwrap import (
     Verdict,
     constraint,
 )
-from guardwrap.backends.refill.mode_selection import select_rows
-from guardwrap.backends.refill.row_states import Plain
 from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError, ModelError, PromptError, UsageError
 from guardwrap.pipelines import prepare
 from guardwrap.pipelines.early_abort import StablePrefix
@@ -258,7 +256,6 @@ def rope(kind: str) -> Any:
 
 def test_frequencies_that_depend_on_the_longest_row_do_not_mix_rows() -> None:
     model = rope("dynamic")
-    assert select_rows(model) is Plain
     guarded = GuardedGenerator(model, ANYTHING, tokenizer=character_tokenizer("abcdefghij"), seed=1)
     options: dict[str, Any] = {"num_return_sequences": 4, "max_new_tokens": 6, "seed": 1, "progress": False}
     alone = guarded.run(["abc"], **options)[0]

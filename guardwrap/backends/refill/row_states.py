@@ -18,7 +18,7 @@ from transformers import Cache, DynamicCache
 from guardwrap.backends.attention_kernels import for_any_shape
 from guardwrap.backends.length_thresholds import length_threshold, one_pass_length, restore_rotary
 from guardwrap.environment.model_loading import computing
-from guardwrap.environment.transformers_internals import CACHE_NAMES
+from guardwrap.environment.transformers_internals import CACHE_NAMES, uncompiled
 from guardwrap.scheduling.backend import Ids
 
 __all__ = [
@@ -83,9 +83,8 @@ def taken_by(model: Any) -> frozenset[str]:
 
 def _base(model: Any) -> Any:
     """Return the model below an adapter or ``torch.compile``."""
-    while (inner := getattr(model, "_orig_mod", None)) is not None or hasattr(model, "get_base_model"):
-        model = inner if inner is not None else model.get_base_model()
-    return model
+    model = uncompiled(model)
+    return uncompiled(model.get_base_model()) if hasattr(model, "get_base_model") else model
 
 
 @cache
