@@ -192,8 +192,8 @@ class Twisted:
 
     ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
-    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g, to within the distance
-    that the report gives.
+    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g, to within the
+    distance that the report gives.
 
     Whatever ψ and v are, a'(y) is at least a(y) / 20 for each text y. If the tokens so far have the weight W = a/a',
     the model's own distribution has a share of W / 20 in the next step, where a token would get less than that. So no

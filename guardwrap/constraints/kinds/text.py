@@ -6,7 +6,6 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import regex
@@ -29,6 +28,7 @@ from guardwrap.documents.time_limits import (
     time_limit,
     within,
 )
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number, nearest
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
