@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.monitors import Rereading
 from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import ConstraintError, quoted, require_arguments
 from guardwrap.outcomes import Draw
 

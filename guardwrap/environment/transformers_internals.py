@@ -116,7 +116,7 @@ _tokenizer_locks: WeakKeyDictionary[Any, RLock] = WeakKeyDictionary()
 def tokenizer_lock(tokenizer: Any) -> RLock:
     """Return the lock to hold while using a tokenizer, because a call sets its truncation and padding.
 
-    A copy of a tokenizer has its own lock. To hold ``library_lock`` too, acquire that first.
+    A copy of a tokenizer has its own lock. To hold ``library_lock`` too, acquire that last: this one may take seconds.
     """
     with library_lock:
         return _tokenizer_locks.setdefault(tokenizer, RLock())
@@ -134,7 +134,7 @@ class Given(NamedTuple):
 
 def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
     """Return the arguments of a call for each stage, including those from the creation of the pipeline."""
-    with library_lock, tokenizer_lock(pipe.tokenizer):  # the option ``prefix`` is tokenized here
+    with tokenizer_lock(pipe.tokenizer), library_lock:  # the option ``prefix`` is tokenized here
         preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
     return Given(
         {**pipe._preprocess_params, **preprocess},

@@ -6,11 +6,11 @@ import json
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 from guardwrap.constraints.prefix_reader import PrefixReader, ReadPrefix
 from guardwrap.constraints.verdicts import Monitor
+from guardwrap.environment.cached import cached_property
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 
 __all__ = ["PrefixWatch", "StablePrefix"]

@@ -7,7 +7,6 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.constraints.utf8 import REPLACEMENT, split
+from guardwrap.environment.cached import cached_property
 
 __all__ = ["BYTE", "Ahead", "Decode", "Trie", "Vocabulary", "run_text"]
 

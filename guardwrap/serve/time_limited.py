@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, TypeVar
 
 from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.verdicts import Verdict
+from guardwrap.environment.cached import cached_property
 from guardwrap.environment.threads import in_thread
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator
@@ -25,6 +24,7 @@ from guardwrap.constraints.places import shown_place
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import PLAIN_TEXT
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import NO_CALL, Draw
 

@@ -6,19 +6,21 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, require, shown
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
-from guardwrap.constraints.judges.server_answers import NamedServer, ServerAnswers, is_server, names_server
+from guardwrap.constraints.judges.server_answers import PARALLEL, NamedServer, ServerAnswers, is_server, names_server
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.yaml_nodes import short
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
@@ -56,11 +58,27 @@ class JudgeUsage:
 
 
 class _Memory:
-    """The answers of a judge, and a lock. Copies and other processes begin with an empty one."""
+    """The answers of a judge, and its questions that are being asked. Copies and other processes begin with none."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[tuple[str, ...], float] = OrderedDict()
-        self.lock = threading.Lock()
+        self.asked: dict[tuple[str, ...], threading.Event] = {}
+        self.lock = threading.Lock()  # held for no question
+
+    def keep(self, pair: tuple[str, ...], answer: float) -> None:
+        """Keep an answer, and let those continue that wait for it."""
+        with self.lock:
+            self.known[pair] = answer
+            while len(self.known) > _KEPT:
+                self.known.popitem(last=False)
+        self.let_go([pair])
+
+    def let_go(self, pairs: Sequence[tuple[str, ...]]) -> None:
+        """Let those continue that wait for some answers, whether these are known or not."""
+        with self.lock:
+            events = [event for pair in pairs if (event := self.asked.pop(pair, None)) is not None]
+        for event in events:
+            event.set()
 
     def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
         return _Memory, ()
@@ -204,36 +222,54 @@ class Judge(ScoringConstraint):
         """Return the answer's probability for pairs of a text and a prompt."""
         memory: _Memory = self._memory  # type: ignore[attr-defined]
         usage: JudgeUsage = self.usage  # type: ignore[attr-defined]
-        with memory.lock:  # two threads would ask the same question
-            unknown = [each for each in dict.fromkeys(inputs) if each not in memory.known]
-            usage.kept += len(inputs) - len(unknown)
-            answers = {each: memory.known[each] for each in inputs if each in memory.known}
-            answers |= self._asked(unknown)
-            memory.known.update({each: answers[each] for each in unknown})
-            while len(memory.known) > _KEPT:
-                memory.known.popitem(last=False)
-        return [answers[each] for each in inputs]
+        answers: dict[tuple[str, ...], float] = {}
+        asked = 0
+        while True:
+            with memory.lock:
+                answers |= {pair: memory.known[pair] for pair in inputs if pair in memory.known}
+                unknown = [pair for pair in dict.fromkeys(inputs) if pair not in answers]
+                new = [pair for pair in unknown if pair not in memory.asked]
+                memory.asked.update({pair: threading.Event() for pair in new})
+                others = [memory.asked[pair] for pair in unknown]
+                if not unknown:
+                    usage.kept += len(inputs) - asked
+                    return [answers[pair] for pair in inputs]
+            if new:
+                answers |= self._asked(new)
+                asked += len(new)
+            else:  # another thread asks the same question; if that fails, it is asked again here
+                others[0].wait()
 
     def _asked(self, pairs: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], float]:
         """Ask about pairs of a text and a prompt."""
-        began, usage = time.monotonic(), self.usage  # type: ignore[attr-defined]
-        questions = [pieces_of(self.question, {"text": text, "prompt": prompt}) for text, prompt in pairs]
-        asker = self._asker
-        if isinstance(asker, ServerAnswers):
-            answered = asker.masses(questions)
-        else:
-            answered = [asker.masses(question) for question in questions]
-        usage.asked += len(pairs)
-        usage.seconds += time.monotonic() - began
-        for masses in answered:
-            if not sum(masses) >= _LEAST:  # NaN is not, either; this cannot count as a rejection: under ~ it would pass
-                raise CheckFailed(
-                    self.title,
-                    f"gave its answers a probability of {sum(masses):.1g} together; ask for one of the answers in the "
-                    "question, and use a model that answers at once and is loaded in float32",
-                )
-        place = self.answers.index(self.answer)
-        return {pair: masses[place] / sum(masses) for pair, masses in zip(pairs, answered, strict=True)}
+        began, usage, memory = time.monotonic(), self.usage, self._memory  # type: ignore[attr-defined]
+        try:
+            asker = self._asker
+            if isinstance(asker, ServerAnswers) and len(pairs) > 1:
+                with ThreadPoolExecutor(PARALLEL) as pool:
+                    answers = list(pool.map(self._answer, pairs))
+            else:
+                answers = list(map(self._answer, pairs))
+        finally:
+            memory.let_go(pairs)
+        with memory.lock:
+            usage.asked += len(pairs)
+            usage.seconds += time.monotonic() - began
+        return dict(zip(pairs, answers, strict=True))
+
+    def _answer(self, pair: tuple[str, ...]) -> float:
+        """Ask about one pair, and keep the answer."""
+        text, prompt = pair
+        masses = self._asker.masses(pieces_of(self.question, {"text": text, "prompt": prompt}))
+        if not sum(masses) >= _LEAST:  # NaN is not, either; this cannot count as a rejection: under ~ it would pass
+            raise CheckFailed(
+                self.title,
+                f"gave its answers a probability of {sum(masses):.1g} together; ask for one of the answers in the "
+                "question, and use a model that answers at once and is loaded in float32",
+            )
+        answer = masses[self.answers.index(self.answer)] / sum(masses)
+        self._memory.keep(pair, answer)  # type: ignore[attr-defined]
+        return answer
 
     @cached_property
     def _weights(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
 from guardwrap.documents.inputs import readable
+from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.errors import ConstraintError, ModelError
 
@@ -110,7 +110,11 @@ class LocalAnswers:
         """
         import torch
 
-        ids, model = self._ids(question), self.pipeline.model
+        from guardwrap.environment.transformers_internals import tokenizer_lock
+
+        with tokenizer_lock(self.pipeline.tokenizer):
+            ids = self._ids(question)
+        model = self.pipeline.model
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if most is not None and len(ids) > most:
             raise ModelError(

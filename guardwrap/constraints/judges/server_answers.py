@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from guardwrap.constraints.base import require
@@ -20,9 +19,9 @@ from guardwrap.documents.inputs import readable
 from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address
 from guardwrap.errors import ConstraintError, EndpointError, UsageError
 
-__all__ = ["NamedServer", "ServerAnswers", "is_server", "names_server"]
+__all__ = ["PARALLEL", "NamedServer", "ServerAnswers", "is_server", "names_server"]
 
-_PARALLEL = 8
+PARALLEL = 8
 """The most requests at the same time."""
 
 _MOST_BYTES = 2**20
@@ -103,20 +102,14 @@ class ServerAnswers:
         alike = [(a, b) for a in self._answers for b in self._answers if a is not b and a.startswith(b)]
         require(not alike, f"answer {alike[0][0]!r} begins with {alike[0][1]!r}; use other answers" if alike else "")
 
-    def masses(self, questions: Sequence[Sequence[Piece]]) -> list[list[float]]:
-        """Return for each question the probability that the next token begins each answer.
+    def masses(self, question: Sequence[Piece]) -> list[float]:
+        """Return the probability that the next token begins each answer.
 
         Raises
         ------
         EndpointError
             If the server cannot be used.
         """
-        if len(questions) <= 1:
-            return [self._asked(question) for question in questions]
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            return list(pool.map(self._asked, questions))
-
-    def _asked(self, question: Sequence[Piece]) -> list[float]:
         content = readable("".join(text for text, _ in question))
         body = {
             "model": self._endpoint.model,

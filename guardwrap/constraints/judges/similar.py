@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.sources.source_texts import plain_documents
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.inputs import readable
+from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw

@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from guardwrap.constraints.base import Constraint, require
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.inputs import readable
+from guardwrap.environment.cached import cached_property
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import computing, loading_model
 from guardwrap.errors import (

@@ -6,7 +6,6 @@ import inspect
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import import_module
 from typing import Annotated, Any, Literal, overload
 
@@ -18,6 +17,7 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted
 from guardwrap.documents.yaml_nodes import short
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 

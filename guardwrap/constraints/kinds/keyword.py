@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import permutations
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
 from guardwrap.documents.time_limits import matches
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import Unsatisfiable, is_count
 
 __all__ = ["Keyword"]

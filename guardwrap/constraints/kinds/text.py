@@ -7,7 +7,6 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import regex
@@ -33,6 +32,7 @@ from guardwrap.documents.time_limits import (
     time_limit,
     within,
 )
+from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number, nearest
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw

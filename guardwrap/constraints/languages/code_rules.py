@@ -14,6 +14,7 @@ from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.languages.parses import MAX_CHARACTERS, LineMonitor
 from guardwrap.constraints.languages.python_source import fault_in_python, parse_python, python_verdict
+from guardwrap.constraints.languages.recursion import fault_or_too_deep
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
@@ -118,6 +119,9 @@ class Code(TextConstraint):
         return self._fault(text) or ""
 
     def _fault(self, text: str) -> str | None:
+        return fault_or_too_deep(lambda: self._found(text))
+
+    def _found(self, text: str) -> str | None:
         if len(text) > MAX_CHARACTERS:
             return f"has more than {MAX_CHARACTERS} characters"
         fault = fault_in_python(text)
@@ -136,8 +140,11 @@ class Code(TextConstraint):
             return Verdict.VIOLATED
         lines = prefix[: prefix.rfind("\n") + 1]
         module = _complete_statements(lines)
-        if module is not None and next(self._faults(module), None) is not None:
-            return Verdict.VIOLATED
+        try:
+            if module is not None and next(self._faults(module), None) is not None:
+                return Verdict.VIOLATED
+        except RecursionError:
+            return Verdict.UNDECIDED
         return python_verdict(prefix)
 
     def monitor(self) -> Monitor:
@@ -269,10 +276,7 @@ def _agree(node: Definition, signature: Definition) -> bool:
         return False
     if isinstance(node, ast.ClassDef) or isinstance(signature, ast.ClassDef):
         return True
-    try:
-        return _shape(node, signature) == _shape(signature, signature)
-    except RecursionError:
-        return False
+    return _shape(node, signature) == _shape(signature, signature)
 
 
 def _shape(node: ast.FunctionDef | ast.AsyncFunctionDef, signature: Definition) -> tuple[object, ...]:

@@ -92,8 +92,6 @@ def fault_in_toml(text: str) -> str | None:
         return "has a key of more than 64 parts"
     try:
         tomllib.loads(text)
-    except RecursionError:
-        return "is nested too deeply"
     except ValueError as error:  # also a number with more digits than Python converts
         return str(error)
     return None
@@ -114,6 +112,8 @@ def fault_in_yaml(text: str) -> str | None:
     try:
         root = compose(text, "text", "give a value")
     except SpecError as error:
+        if isinstance(error.__context__, RecursionError):
+            raise error.__context__ from None
         return re.sub(r"^text:(\d+)", r"line \1", str(error)).removeprefix("text: ")
     loader = yaml.SafeLoader("")
     waiting, seen = [root], {id(root)}

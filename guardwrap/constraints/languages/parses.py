@@ -13,6 +13,7 @@ from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.languages import data_texts, markup, python_source, sql_statements, text_tables
+from guardwrap.constraints.languages.recursion import fault_or_too_deep
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 
@@ -104,8 +105,9 @@ class Parses(TextConstraint):
     Notes
     -----
     Except in JSON and JSON Lines, a text of more than 30 000 characters is rejected, and so is one that is nested too
-    deeply for its parser. Words and characters of punctuation are limited to 12 000 in HTML, 8 000 in SQL and 6 000 in
-    YAML.
+    deeply for its parser: for Python's limit on recursion, or in SQL if the parser tries too much, as it does for types
+    in types in types. Words and characters of punctuation are limited to 12 000 in HTML, 8 000 in SQL and 6 000 in
+    YAML. A syntax error is a rejection, and any other error of a parser is a defect of it, which raises CheckFailed.
 
     A prefix is VIOLATED in JSON, JSON Lines and XML as soon as it is not well-formed, and in Python, CSV and Markdown
     tables at the end of a line that no continuation can mend. In the other languages prefixes are UNDECIDED.
@@ -152,8 +154,8 @@ class Parses(TextConstraint):
         if self._has_too_many_pieces(text):
             return f"has more than {_LANGUAGES[self.language].most} words and characters of punctuation"
         if self.language == "sql":
-            return sql_statements.fault_in_sql(text, self.dialect)
-        return _LANGUAGES[self.language].fault(text)
+            return fault_or_too_deep(lambda: sql_statements.fault_in_sql(text, self.dialect))
+        return fault_or_too_deep(lambda: _LANGUAGES[self.language].fault(text))
 
     def _is_too_long(self, text: str) -> bool:
         return len(text) > MAX_CHARACTERS and not _LANGUAGES[self.language].bounded

@@ -26,7 +26,7 @@ def fault_in_python(text: str) -> str | None:
         parse_python(text)
     except SyntaxError as error:
         return f"line {error.lineno or 1}: {error.msg}"
-    except (MemoryError, RecursionError):  # how the parser reports a text that is nested too deeply
+    except MemoryError:  # how the parser reports a text that is nested too deeply
         return "is nested too deeply"
     except ValueError:  # a null character, or half of a surrogate pair
         return "has a character that Python source cannot contain"

@@ -6,6 +6,8 @@ Covers ``constraints/judges/local_answers.py`` too.
 import copy
 import math
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, TextGenerationPipeline
 from guardwrap import Budget, GuardedGenerator, Judge, Verdict
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
-from guardwrap.errors import CheckFailed, ConstraintError, ModelError
+from guardwrap.errors import CheckFailed, ConstraintError, EndpointError, ModelError
 from guardwrap.outcomes import Draw
 from guardwrap.testing import goodness_of_fit, table_world
 from tests.fixtures_models import byte_tokenizer
@@ -252,3 +254,80 @@ def test_parameters(pipe: TextGenerationPipeline, options: dict[str, Any], messa
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Any) -> None:
     with pytest.raises(ModelError, match="cannot load the judge"):
         Judge("{text}?", str(tmp_path)).probabilities(["a"])
+
+
+class Slow:
+    """Answers at once, except to questions with "slow", which wait, and with "broken", which fail after that."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def masses(self, question: Any) -> list[float]:
+        text = "".join(part for part, _ in question)
+        self.asked.append(text)
+        if "slow" in text or "broken" in text:
+            first = not self.begun.is_set()
+            self.begun.set()
+            assert self.go_on.wait(20)
+            if "broken" in text and first:
+                raise EndpointError("it broke")
+        return [0.75, 0.25]
+
+
+def slow_judge(monkeypatch: pytest.MonkeyPatch) -> tuple[Judge, Slow]:
+    slow = Slow()
+    monkeypatch.setattr("guardwrap.constraints.judges.judge._named", lambda model, answers: slow)
+    return Judge("{text}?", "a/model"), slow
+
+
+def test_a_slow_answer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a question in the same call that was answered before. Negative control: one lock for all."""
+    judge, slow = slow_judge(monkeypatch)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(judge.probabilities, ["quick", "slow"])
+        assert slow.begun.wait(20)
+        try:
+            assert pool.submit(judge.probabilities, ["other"]).result(20) == [0.75]
+            assert pool.submit(judge.probabilities, ["quick"]).result(20) == [0.75]
+            same = pool.submit(judge.probabilities, ["slow", "third"])  # asks for "third", and waits for "slow"
+        finally:
+            slow.go_on.set()
+        assert first.result(20) == same.result(20) == [0.75, 0.75]
+    assert sorted(slow.asked) == ["other?", "quick?", "slow?", "third?"]
+    usage = judge.usage  # type: ignore[attr-defined]
+    assert (usage.asked, usage.kept) == (4, 2)
+
+
+def test_who_waits_for_an_answer_that_fails_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, slow = slow_judge(monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(judge.probabilities, ["broken"])
+        assert slow.begun.wait(20)
+        second = pool.submit(judge.probabilities, ["broken"])
+        slow.go_on.set()
+        with pytest.raises(EndpointError, match="it broke"):
+            first.result(20)
+        assert second.result(20) == [0.75]
+    assert judge.probabilities(["broken"]) == [0.75]
+
+
+def test_a_judge_that_is_loaded_holds_up_no_other_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 locks cached properties by class. Negative control: functools' own decorator."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def named(model: str, answers: Any) -> Slow:
+        if model == "slow/model":
+            begun.set()
+            assert go_on.wait(20)
+        return Slow()
+
+    monkeypatch.setattr("guardwrap.constraints.judges.judge._named", named)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Judge("{text}?", "slow/model").probabilities, ["a"])
+        assert begun.wait(20)
+        try:
+            assert pool.submit(Judge("{text}?", "a/model").probabilities, ["a"]).result(20) == [0.75]
+        finally:
+            go_on.set()
+        assert first.result(20) == [0.75]

@@ -11,7 +11,7 @@ import pytest
 
 from guardwrap import Parses
 from guardwrap.constraints.languages import sql_statements
-from guardwrap.errors import ConstraintError
+from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import judged
@@ -90,3 +90,95 @@ def test_the_log_does_not_quote_checked_texts(caplog, monkeypatch):
 @pytest.mark.parametrize("dialect", [None, "postgres", "bigquery", "clickhouse"])
 def test_hostile_texts_are_judged(dialect, text):
     assert judged(Parses("sql", dialect=dialect), Draw("", (), text)) in (True, False, None)
+
+
+NESTED = {
+    **{
+        f"{name}(": ("SELECT ", f"{name}(", "1", ")")
+        for name in ("DECIMAL", "VARCHAR", "TIMESTAMP", "DATE", "CHAR", "TIME", "ENUM", "OBJECT", "STRUCT", "MAP", "f")
+    },
+    "types of three kinds": ("SELECT ", "ARRAY(STRUCT(DECIMAL(", "1", ")))"),
+    "ARRAY[": ("SELECT ", "ARRAY[", "1", "]"),
+    "ARRAY<": ("SELECT CAST(x AS ", "ARRAY<", "INT", ">"),
+    "MAP<": ("SELECT CAST(x AS ", "MAP<INT, ", "INT", ">"),
+    "an index": ("SELECT a", "[1]", "", ""),
+    "a cast": ("SELECT ", "CAST(", "1", " AS DECIMAL(1))"),
+    "a subquery": ("SELECT * FROM ", "(SELECT * FROM ", "t", ")"),
+    "a CTE": ("", "WITH a AS (", "SELECT 1", ") SELECT 1"),
+    "CASE": ("SELECT ", "CASE WHEN ", "1", " THEN 1 END"),
+    "NOT": ("SELECT ", "NOT ", "1", ""),
+    "brackets": ("SELECT ", "(", "1", ")"),
+    "a lambda": ("SELECT f(", "x -> ", "1", ""),
+    "a union": ("SELECT 1", " UNION SELECT 1", "", ""),
+    "an interval": ("SELECT ", "INTERVAL ", "1", ""),
+    "a join": ("SELECT * FROM ", "(a JOIN ", "b", ")"),
+    "operators": ("SELECT 1", " + 1", "", ""),
+}
+
+
+def steps_of(monkeypatch, text, dialect=None):
+    """Return how many steps the parser takes for a text, and the fault."""
+    steps = []
+    monkeypatch.setattr(sql_statements, "check_deadline", lambda: steps.append(None))
+    fault = Parses("sql", dialect=dialect).fault(text)
+    return len(steps), fault
+
+
+@pytest.mark.parametrize("dialect", [None, "postgres", "bigquery", "databricks", "clickhouse", "athena"])
+@pytest.mark.parametrize("nested", NESTED)
+def test_no_nesting_takes_more_than_its_steps(nested, dialect, monkeypatch):
+    """18 types within each other took 8 s, and each further one twice as long."""
+    begin, opening, middle, closing = NESTED[nested]
+    for levels in (8, 16, 24, 63, 400, 10_000):
+        text = (begin + opening * levels + middle + closing * levels)[:29_000]
+        steps, _ = steps_of(monkeypatch, text, dialect)
+        assert steps <= 40_000 + 4 * len(text)
+
+
+def test_negative_control_steps_that_are_not_counted(monkeypatch):
+    text = "SELECT " + "DECIMAL(" * 14 + "1" + ")" * 14
+    assert steps_of(monkeypatch, text)[1] == "is nested too deeply"
+    monkeypatch.setattr(sql_statements, "_STEPS", 10**9)
+    steps, fault = steps_of(monkeypatch, text)
+    assert (steps > 100_000, fault) == (True, "")
+
+
+def test_what_people_write_is_not_too_deep(monkeypatch):
+    """Strings and names with brackets are none, and comparisons are not types."""
+    texts = [
+        "SELECT " + " AND ".join(f"a < {n}" for n in range(100)),
+        "SELECT " + ", ".join("'(' || \"[\"" for _ in range(100)),
+        "SELECT " + ", ".join(f"x[{n}] IN (1, 2)" for n in range(100)),
+        "CREATE TABLE t (" + ", ".join(f"c{n} ARRAY<ARRAY<INT>>" for n in range(100)) + ")",
+        "SELECT DATE(TIMESTAMP(DATE(TIMESTAMP(CAST('2024-01-01' AS DATE)))))",
+        "SELECT CAST(x AS STRUCT<a ARRAY<STRUCT<b INT64, c ARRAY<STRUCT<d STRING>>>>>)",
+        "SELECT " + "DECIMAL(" * 10 + "1" + ")" * 10,
+        "SELECT " + "coalesce(" * 50 + "a" + ", 1)" * 50,
+    ]
+    for text in texts:
+        steps, fault = steps_of(monkeypatch, text, "bigquery" if "STRUCT<" in text else None)
+        assert (text[:40], fault) == (text[:40], "")
+        if "DECIMAL" not in text:
+            assert steps < 20 * len(text)
+
+
+def test_where_steps_cannot_be_counted_brackets_are(monkeypatch):
+    """With sqlglot's compiled parsers, whose classes have no subclasses."""
+
+    def compiled(parser):
+        raise TypeError("interpreted classes cannot inherit from compiled")
+
+    monkeypatch.setattr(sql_statements, "_counting_class", compiled)
+    deep = "SELECT " + "DECIMAL(" * 17 + "1" + ")" * 17
+    assert Parses("sql").fault(deep) == "is nested too deeply"
+    assert Parses("sql").accepts("SELECT " + "f(" * 15 + "1" + ")" * 15)
+
+
+def test_an_error_of_the_parser_that_is_none_of_syntax_is_no_rejection(monkeypatch):
+    def broken(self, *arguments):
+        raise AttributeError("secret")
+
+    monkeypatch.setattr(sqlglot.parser.Parser, "_parse_statement", broken)
+    with pytest.raises(CheckFailed, match="raised AttributeError") as failed:
+        Parses("sql").accepts("SELECT 1")
+    assert "secret" not in str(failed.value)
