@@ -47,7 +47,7 @@ class PersonalData(HitConstraint):
           they are dialed within ``countries``. Requires the extra ``guardwrap[pii]``.
         - ``"national_id"``: numbers of persons in ``countries``: CPF in ``"br"``, tax id in ``"de"``, DNI and NIE in
           ``"es"``, NIR in ``"fr"``, NHS number in ``"gb"``, Aadhaar and PAN in ``"in"``, codice fiscale in ``"it"``,
-          BSN in ``"nl"``, PESEL in ``"pl"``, and SSN and ITIN, with hyphens, in ``"us"``. Requires the extra
+          BSN in ``"nl"``, PESEL in ``"pl"``, and SSN and ITIN, in groups, in ``"us"``. Requires the extra
           ``guardwrap[pii]``.
     countries
         ISO codes of the countries whose national numbers are looked for. Each one adds false alarms: in the
@@ -65,7 +65,8 @@ class PersonalData(HitConstraint):
     Notes
     -----
     Names and postal addresses are not found: they have no form of their own. Numbers in letters ("four one one") and
-    addresses such as "me at example dot com" are not found either.
+    addresses such as "me at example dot com" are not found either. Digits of all scripts, spaces, dashes, dots, slashes
+    and underscores of all kinds, invisible characters, and escapes of JSON, HTML, URLs and program code hide nothing.
 
     A prefix is VIOLATED as soon as what follows a number or address cannot belong to it.
 

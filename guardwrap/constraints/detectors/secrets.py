@@ -95,7 +95,8 @@ class Secrets(HitConstraint):
 
     It knows the forms of AWS, GitHub, GitLab, OpenAI, Anthropic, Slack, Stripe, Google, SendGrid, Hugging Face, Azure
     storage, Databricks, DigitalOcean, Shopify, Twilio, npm and PyPI, JSON Web Tokens, and private keys in PEM. It does
-    not know whether a key is valid, and misses passwords that people choose.
+    not know whether a key is valid, and misses passwords that people choose. Invisible characters, full-width letters,
+    and escapes of JSON, HTML, URLs and program code hide no key.
 
     Parameters
     ----------
