@@ -156,7 +156,8 @@ class Scheduler:
         launches: list[Launch] = []
         found: list[AttemptState] = []
         for request, progress in self._active.items():
-            progress.allowance.begin(self._began, limited=self.aside is not None)
+            alone = len(self._active) == 1
+            progress.allowance.begin(self._began, limited=self.aside is not None, alone=alone)
             if progress.round_is_over:
                 with caught(self._failed, request):
                     self._narrow(progress)
@@ -295,7 +296,8 @@ class Scheduler:
         """Begin a request, and return the attempts that it has without launches, those of a beam search."""
         self._whose[request] = source
         progress = self._active[request] = RequestState(request, self.backend.mode)
-        progress.allowance.begin(self._began, limited=self.aside is not None)
+        alone = len(self._active) == 1
+        progress.allowance.begin(self._began, limited=self.aside is not None, alone=alone)
         with caught(self._failed, request):
             # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
             hash(request.rule)

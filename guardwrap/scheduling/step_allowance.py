@@ -39,18 +39,21 @@ class StepAllowance:
     ----------
     limited : bool
         Whether the limit applies, because others wait. A single caller may use any amount of time.
+    alone : bool
+        Whether the request is the only one in the batch. A request that comes waits for one step of its masks, which
+        have a limit of their own.
     given_up : int
         Number of times that a mask ran out of time for a next token.
     """
 
     def __init__(self) -> None:
-        self.limited = False
+        self.limited = self.alone = False
         self.given_up = 0
         self._saved = SAVED
         self._used = 0.0
         self._began: float | None = None
 
-    def begin(self, now: float, *, limited: bool) -> None:
+    def begin(self, now: float, *, limited: bool, alone: bool = False) -> None:
         """Start a step.
 
         Parameters
@@ -58,12 +61,14 @@ class StepAllowance:
         now
             Wall-clock time in seconds, from any origin.
         limited
-            Whether other callers wait for this request.
+            Whether other callers may wait for this request.
+        alone
+            Whether it is the only one in the batch.
         """
         passed = 0.0 if self._began is None else now - self._began
         beyond = max(0.0, self._used - EACH_STEP)
         self._saved = min(SAVED, max(0.0, self._saved - beyond) + SHARE * max(0.0, passed))
-        self._used, self._began, self.limited = 0.0, now, limited
+        self._used, self._began, self.limited, self.alone = 0.0, now, limited, alone
 
     @property
     def left(self) -> float:
@@ -164,6 +169,8 @@ class AllowedMask:
 
     def _asked(self, ask: Callable[[], _Answer], none: _Answer) -> _Answer:
         """Return the mask's answer, or ``none`` when time runs out."""
+        if self.allowance.alone:
+            return ask()
         try:
             with self.allowance.spent():
                 answer = ask()
