@@ -12,7 +12,7 @@ import regex
 
 from guardwrap.constraints.verdicts import Monitor, Verdict
 
-__all__ = ["DelimitedJSON", "Dialect", "InlineTags", "PlainJSON"]
+__all__ = ["DelimitedJSON", "Dialect", "InlineTags", "PlainJSON", "is_canonical"]
 
 _MOST_WHITESPACE = 2
 """The most white space in a row outside of strings."""
@@ -194,7 +194,7 @@ class PlainJSON(Dialect):
     def steps(self, char: str, arguments: Monitor) -> Iterator[_Step]:
         """Read a character of a string, a bracket, or what is between."""
         if not self.depth and char.isspace():
-            if len(self.pending) < _MOST_WHITESPACE:
+            if is_canonical(self.pending + char):
                 yield _Step(replace(self, pending=self.pending + char))
         elif not self.depth:
             if char in "{[":
@@ -312,6 +312,17 @@ def _lives(arguments: Monitor, text: str) -> bool:
     return arguments.read(text).verdict is not Verdict.VIOLATED
 
 
+def is_canonical(text: str) -> bool:
+    """Whether a text between values has only such white space, and so little in a row, as models write there."""
+    blank = len(text) > _MOST_WHITESPACE and text[-_MOST_WHITESPACE - 1 :].isspace()
+    return not (blank or (text[-1].isspace() and text[-1] not in " \n"))
+
+
+def _name(key: str) -> str:
+    """Return a key as JSON, with its colon."""
+    return f"{json.dumps(key, ensure_ascii=False)}:"
+
+
 def _escaped(text: str) -> str:
     """Return a text as it is written inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
@@ -364,6 +375,8 @@ class InlineTags(Dialect):
         The tool's name.
     key
         The argument whose value is being read; None between arguments.
+    keys
+        The arguments that may come next; None before they are determined.
     used
         The arguments so far.
     fresh
@@ -375,6 +388,7 @@ class InlineTags(Dialect):
     tools: _Tools
     tool: str = ""
     key: str | None = None
+    keys: tuple[str, ...] | None = None
     used: frozenset[str] = frozenset()
     fresh: bool = True
     escaped: bool = False
@@ -431,20 +445,22 @@ class InlineTags(Dialect):
         if not self.pending:
             yield _Step(None, begin + "}", unread=True)
         text = self.pending + char
-        if len(text) > _MOST_WHITESPACE and text[-_MOST_WHITESPACE - 1 :].isspace():
+        if not (tags.opening(tags.properties).fullmatch(text, partial=True) and is_canonical(text)):
             return
-        heads = {key: f"{begin or ','}{json.dumps(key, ensure_ascii=False)}:" for key in tags.properties}
-        keys = tuple(key for key, head in heads.items() if key not in self.used and _lives(arguments, head))
+        keys = self.keys
+        if keys is None:  # determined once, before the first character
+            heads = ((key, f"{begin or ','}{_name(key)}") for key in tags.properties if key not in self.used)
+            keys = tuple(key for key, head in heads if _lives(arguments, head))
         match = tags.opening(keys).fullmatch(text, partial=True) if keys else None
         if match is None:
             return
         if match.partial:
-            yield _Step(replace(self, pending=text))
+            yield _Step(replace(self, pending=text, keys=keys))
             return
         key = match["key"]
         is_text = key in tags.texts
-        state = replace(self, pending="", key=key, used=self.used | {key}, fresh=True, quoted=is_text)
-        yield _Step(state, heads[key] + '"' * is_text)
+        state = replace(self, pending="", key=key, keys=None, used=self.used | {key}, fresh=True, quoted=is_text)
+        yield _Step(state, f"{begin or ','}{_name(key)}" + '"' * is_text)
 
     def _value(self, tags: _Tags, char: str, arguments: Monitor) -> Iterator[_Step]:
         is_text, text = self.key in tags.texts, self.pending + char
@@ -457,7 +473,7 @@ class InlineTags(Dialect):
                 state = replace(self, pending="", key=None, quoted=False, digits=0)
                 yield _Step(state, _escaped(ready) + '"' if is_text else ready)
             return
-        if not is_text and len(pending) > _MOST_WHITESPACE and pending.isspace():
+        if not is_text and pending and not is_canonical(pending):
             return
         if self.fresh and tags.leading:
             ready = ready.lstrip()

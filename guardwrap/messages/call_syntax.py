@@ -25,15 +25,12 @@ from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import GuardwrapError
-from guardwrap.messages.call_dialects import DelimitedJSON, Dialect, InlineTags, PlainJSON
+from guardwrap.messages.call_dialects import DelimitedJSON, Dialect, InlineTags, PlainJSON, is_canonical
 from guardwrap.messages.regions import MessageRegions
 from guardwrap.messages.templates import chat_templates
 from guardwrap.outcomes import Draw
 
 __all__ = ["CallSyntax", "CallWriting", "call_syntax", "hastened", "with_syntax"]
-
-MOST_WHITESPACE = 2
-"""The most white space in a row within and around markers."""
 
 LONGEST_MARKER = 200
 """The most characters of a marker, whose expression may allow any number."""
@@ -257,8 +254,7 @@ class _Reader:
 
 def _may_grow(marker: Any, text: str) -> bool:
     """Whether a text is the beginning of a marker, or all of one that may be longer."""
-    blank = len(text) > MOST_WHITESPACE and text[-MOST_WHITESPACE - 1 :].isspace()
-    return not blank and len(text) <= LONGEST_MARKER and marker.fullmatch(text, partial=True) is not None
+    return is_canonical(text) and len(text) <= LONGEST_MARKER and marker.fullmatch(text, partial=True) is not None
 
 
 def _tail(marker: Any, text: str) -> str | None:

@@ -163,7 +163,8 @@ class Scheduler:
         moments = [progress.timeout for progress in self._active.values()]
         self._until = min((moment for moment in moments if moment > self._began), default=math.inf)
         for request, progress in self._active.items():
-            progress.allowance.begin(self._began, limited=self.shared, until=self._until)
+            alone = len(self._active) == 1
+            progress.allowance.begin(self._began, limited=self.shared, alone=alone, until=self._until)
             if progress.round_is_over:
                 with caught(self._failed, request):
                     self._narrow(progress)
@@ -323,7 +324,8 @@ class Scheduler:
         """Begin a request, and return the attempts that it has without launches, those of a beam search."""
         self._whose[request] = source
         progress = self._active[request] = RequestState(request, self.backend.mode)
-        progress.allowance.begin(self._began, limited=self.shared, until=self._until)
+        alone = len(self._active) == 1
+        progress.allowance.begin(self._began, limited=self.shared, alone=alone, until=self._until)
         with caught(self._failed, request):
             # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
             hash(request.rule)

@@ -42,19 +42,22 @@ class StepAllowance:
     ----------
     limited : bool
         Whether the limit of each step applies, because others wait. A single caller may use any amount of time.
+    alone : bool
+        Whether the request is the only one in the batch. A request that comes waits for one step of its masks, which
+        have a limit of their own.
     given_up : int
         Number of times that a mask ran out of time for a next token.
     """
 
     def __init__(self) -> None:
-        self.limited = False
+        self.limited = self.alone = False
         self.given_up = 0
         self._saved = SAVED
         self._used = 0.0
         self._began: float | None = None
         self._until = math.inf
 
-    def begin(self, now: float, *, limited: bool, until: float = math.inf) -> None:
+    def begin(self, now: float, *, limited: bool, alone: bool = False, until: float = math.inf) -> None:
         """Start a step.
 
         Parameters
@@ -62,22 +65,29 @@ class StepAllowance:
         now
             Wall-clock time in seconds, from any origin.
         limited
-            Whether other callers wait for this request.
+            Whether other callers may wait for this request.
+        alone
+            Whether it is the only one in the batch.
         until
             When the next timeout of a request in the batch is over, by ``time.monotonic()``; infinite for none.
         """
         passed = 0.0 if self._began is None else now - self._began
         beyond = max(0.0, self._used - EACH_STEP)
         self._saved = min(SAVED, max(0.0, self._saved - beyond) + SHARE * max(0.0, passed))
-        self._used, self._began, self.limited, self._until = 0.0, now, limited, until
+        self._used, self._began, self._until = 0.0, now, until
+        self.limited, self.alone = limited, alone
 
     @property
     def left(self) -> float:
         """Seconds left in this step; infinite without a limit."""
-        own = EACH_STEP + self._saved - self._used if self.limited else math.inf
-        return own if math.isinf(self._until) else min(own, self._until - time.monotonic())
+        return min(EACH_STEP + self._saved - self._used if self.limited else math.inf, self.until_timeout)
 
-    def spent(self) -> AbstractContextManager[Any]:
+    @property
+    def until_timeout(self) -> float:
+        """Seconds until the next timeout in the batch."""
+        return self._until if math.isinf(self._until) else self._until - time.monotonic()
+
+    def spent(self, *, mask: bool = False) -> AbstractContextManager[Any]:
         """Return a context that limits its body to the time left, and subtracts the time used.
 
         Raises
@@ -85,12 +95,13 @@ class StepAllowance:
         StepOver
             At once, if no time is left; and in the body of the context, when the time ends.
         """
-        left = self.left
+        uncharged = mask and self.alone
+        left = self.until_timeout if uncharged else self.left
         if math.isinf(left):
             return nullcontext()
         if left <= 0:
             raise StepOver(EACH_STEP, shared=True)
-        return _Spent(self)
+        return step_limit(left) if uncharged else _Spent(self)
 
 
 class _Spent:
@@ -173,7 +184,7 @@ class AllowedMask:
     def _asked(self, ask: Callable[[], _Answer], none: _Answer) -> _Answer:
         """Return the mask's answer, or ``none`` when time runs out."""
         try:
-            with self.allowance.spent():
+            with self.allowance.spent(mask=True):
                 answer = ask()
         except StepOver:
             answer = none
