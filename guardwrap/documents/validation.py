@@ -74,11 +74,14 @@ class Document:
         The contents as plain JSON types.
     root
         The YAML nodes, which have line numbers.
+    notes
+        Remarks on values that YAML reads otherwise than most people.
     """
 
     path: str
     data: dict[str, Any]
     root: yaml.Node
+    notes: tuple[str, ...] = ()
 
     def error(self, location: Location, problem: str) -> SpecError:
         """Return an error about a place in the file."""
@@ -135,10 +138,11 @@ def read_document(text: str, path: str, form: str) -> Document:
         If it is not YAML, or too large.
     """
     root = compose(text, path, form)
-    data = NodeReader(path).read(root)
+    reader = NodeReader(path)
+    data = reader.read(root)
     if not isinstance(data, dict):
         raise ForeignFile(f"{path}:1: {form}")
-    return Document(path, data, root)
+    return Document(path, data, root, tuple(reader.notes))
 
 
 def read_as(path: str | Path, model: type[_Model]) -> _Model:

@@ -272,6 +272,8 @@ class NodeReader:
         self.values = 0
         self.characters = 0
         self.parents: list[yaml.Node] = []
+        self.notes: list[str] = []
+        """Remarks on values that YAML 1.1 reads otherwise than most people."""
 
     def _error(self, node: yaml.Node, message: str) -> SpecError:
         return SpecError(f"{self.path}:{_mark(node)}: {message}")
@@ -321,9 +323,10 @@ class NodeReader:
         if self.characters > MAX_BYTES:
             raise SpecError(f"{self.path}: more than {MAX_BYTES} characters, with aliases expanded")
         if kind == "str":
-            if any("\ud800" <= char <= "\udfff" for char in node.value):
-                raise self._error(node, "half of a surrogate pair")
-            return node.value
+            try:  # JSON writes a character beyond U+FFFF as a pair of escapes
+                return node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                raise self._error(node, "half of a surrogate pair") from None
         if kind in ("int", "float") and len(node.value) > MAX_NUMBER:
             raise self._error(node, f"a number with more than {MAX_NUMBER} characters")
         if kind not in ("null", "bool", "int", "float"):
@@ -335,7 +338,17 @@ class NodeReader:
         if isinstance(value, float) and not math.isfinite(value):
             problem = "is not a finite number; put it in quotes if you mean a string"
             raise self._error(node, f"{short(node.value)} {problem}")
+        if kind in ("int", "float") and (base := _unusual_base(node.value)):
+            self.notes.append(f"line {_mark(node)}: {node.value} is {value}, {base}; write {value} if you mean that")
         return value
+
+
+def _unusual_base(number: str) -> str | None:
+    """Return how YAML 1.1 reads a number that looks decimal or like a time of day; None for other numbers."""
+    if ":" in number:
+        return "in base 60"
+    octal = re.fullmatch(r"[-+]?0[0-7_]*[1-7][0-7_]*", number) is not None
+    return "because a number that begins with 0 is octal" if octal else None
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:
