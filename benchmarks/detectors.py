@@ -184,8 +184,9 @@ def main() -> None:
     every: Any = ("br", "de", "es", "fr", "gb", "in", "it", "nl", "pl", "us")
     entries = index_entries(folder)
     for kind in ("card", "ip", "iban", "phone", "national_id"):
-        rule = PersonalData([kind], countries=every if kind in ("phone", "national_id") else ())
-        print(f"{kind} in the index: {rejected(rule, entries)}", flush=True)
+        kinds: Any = [kind]
+        personal = PersonalData(kinds, countries=every if kind in ("phone", "national_id") else ())
+        print(f"{kind} in the index: {rejected(personal, entries)}", flush=True)
 
 
 if __name__ == "__main__":

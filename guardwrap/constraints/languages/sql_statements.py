@@ -133,7 +133,8 @@ def _counting(parser: Any) -> Any:
     from sqlglot.parser import Parser
 
     try:
-        counted = _counting_class(type(parser))(dialect=parser.dialect)
+        kind: Any = type(parser)
+        counted = _counting_class(kind)(dialect=parser.dialect)
     except TypeError:  # compiled classes have no subclasses
         return None
     for name, inner in list(vars(counted).items()):

@@ -4,6 +4,7 @@ Covers ``constraints/languages/recursion.py``.
 """
 
 import sys
+from types import FrameType
 
 import pytest
 
@@ -104,7 +105,8 @@ def test_every_nesting_is_judged_within_the_limits(language, nested, monkeypatch
 def deep_in_the_stack(call, frames=None):
     """Call a function where little of the stack is left."""
     if frames is None:
-        depth, frame = 0, sys._getframe()
+        depth = 0
+        frame: FrameType | None = sys._getframe()
         while frame is not None:
             depth, frame = depth + 1, frame.f_back
         frames = sys.getrecursionlimit() - depth - 150
@@ -124,8 +126,10 @@ def test_the_judgement_does_not_depend_on_the_stack(rule, text, monkeypatch):
     """Negative control: without a stack of its own, the parser overflows or rejects where the caller stands deep."""
     shallow = rule.holds(text), rule.fault(text)
     assert deep_in_the_stack(lambda: (rule.holds(text), rule.fault(text))) == shallow
-    in_threads = []
-    monkeypatch.setattr(recursion, "in_thread", lambda call, seconds, name: in_threads.append(name) or ([call()], None))
+    in_threads: list[str] = []
+    monkeypatch.setattr(
+        recursion, "in_thread", lambda call, seconds, name: (in_threads.__iadd__([name]), ([call()], None))[1]
+    )
     if rule.language != "python":
         with pytest.raises(RecursionError):
             deep_in_the_stack(lambda: rule.holds(text))

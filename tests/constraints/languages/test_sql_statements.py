@@ -118,7 +118,7 @@ NESTED = {
 
 def steps_of(monkeypatch, text, dialect=None):
     """Return how many steps the parser takes for a text, and the fault."""
-    steps = []
+    steps: list[None] = []
     monkeypatch.setattr(sql_statements, "check_deadline", lambda: steps.append(None))
     fault = Parses("sql", dialect=dialect).fault(text)
     return len(steps), fault
