@@ -119,9 +119,9 @@ def written(
         step = next(((letter, after) for letter, after in following if after.verdict is not Verdict.VIOLATED), None)
         if step is None:
             return text
-        if any(branch.phase != "call" for branch in monitor.branches) and text and chance.random() < 0.7:
-            if not fault_of(text, rule, regions):
-                return text
+        outside = bool(text) and any(branch.phase != "call" for branch in monitor.branches)
+        if outside and chance.random() < 0.7 and not fault_of(text, rule, regions):
+            return text
         text, monitor = text + step[0], step[1]
     raise AssertionError(f"it does not end: {text!r}")
 
