@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--family", action="append", choices=[*FAMILIES])
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--random", action="store_true", help="a random model instead of the embedded one")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -140,14 +140,14 @@ def main() -> None:
     for family in options.family or FAMILIES:
         pipe = pipeline_of(family, chance=options.random)
         settings = ServerSettings(model="local", name="local", limits=ServerLimits(n=options.count, seconds=600))
-        client = TestClient(create_app(GuardedGenerator(pipe, ANYTHING), settings))
-        for name, choice in CHOICES.items():
-            for where, run in (("Python", in_python), ("HTTP", over_http)):
-                began = time.process_time()
-                source = pipe if run is in_python else client
-                calls, returned, attempts = run(source, choice, options.count, options.tokens)
-                row = f"{family:26}{name:10}{where:8}{calls:5}/{options.count}{returned:10}"
-                print(f"{row}{attempts / max(1, returned):10.2f}{time.process_time() - began:8.1f}", flush=True)
+        with TestClient(create_app(GuardedGenerator(pipe, ANYTHING), settings)) as client:
+            for name, choice in CHOICES.items():
+                for where, run in (("Python", in_python), ("HTTP", over_http)):
+                    began = time.process_time()
+                    source = pipe if run is in_python else client
+                    calls, returned, attempts = run(source, choice, options.count, options.tokens)
+                    row = f"{family:26}{name:10}{where:8}{calls:5}/{options.count}{returned:10}"
+                    print(f"{row}{attempts / max(1, returned):10.2f}{time.process_time() - began:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,8 @@ class Dialect:
             return True
         if step.emitted:
             return step.emitted[0] in possible
-        moved = step.state is not None and step.state.pending != self.pending
+        pending = self.pending if step.state is None else step.state.pending
+        moved = pending != self.pending and (not pending or is_canonical(pending))
         return moved and (bool(self.pending) or self.leaves or possible == [","])
 
 
@@ -231,6 +232,17 @@ class DelimitedJSON(Dialect):
     bare: bool = True
     stack: str = ""
     mode: str = "value"
+
+    def read(
+        self, arguments: Monitor, text: str, *, haste: bool = False
+    ) -> Iterator[tuple[Dialect | None, Monitor, str]]:
+        """Read what does not end a string in one piece."""
+        if haste or self.mode != "string" or not text or {*text} & {*self.delimiters[1], *"\x01\x02"}:
+            yield from super().read(arguments, text, haste=haste)
+            return
+        after = arguments.read(_escaped(self.pending + text))
+        if after.verdict is not Verdict.VIOLATED:
+            yield replace(self, pending=""), after, ""
 
     def steps(self, char: str, arguments: Monitor) -> Iterator[_Step]:
         """Read a character of what is expected."""
@@ -428,6 +440,30 @@ class InlineTags(Dialect):
         """Whether pending text may be the end of a value."""
         is_text = self.key in self.tools.tags[self.tool].texts
         return self.key is not None and (is_text or not (self.quoted or self.depth))
+
+    def read(
+        self, arguments: Monitor, text: str, *, haste: bool = False
+    ) -> Iterator[tuple[Dialect | None, Monitor, str]]:
+        """Read the rest of a value that is a text in one piece."""
+        tags = self.tools.tags[self.tool]
+        if haste or not text or self.key not in tags.texts:
+            yield from super().read(arguments, text, haste=haste)
+            return
+        text = self.pending + text
+        match = tags.closing.search(text, partial=True)
+        ready = text if match is None else text[: match.start()]
+        ready = ready.lstrip() if self.fresh and tags.leading else ready
+        ended = match is not None and not match.partial
+        after = arguments.read(_escaped(ready) + '"' * ended) if ready or ended else arguments
+        if after.verdict is Verdict.VIOLATED:
+            return
+        if ended and match is not None:
+            state = replace(self, pending="", key=None, quoted=False, digits=0)
+            yield from state.read(after, text[match.end() :])
+            return
+        state = replace(self, pending="" if match is None else text[match.start() :], fresh=self.fresh and not ready)
+        if not state.pending or state.may_wait(after):
+            yield state, after, ""
 
     def may_wait(self, arguments: Monitor) -> bool:
         """Whether a value may end here, or go on with the pending text."""

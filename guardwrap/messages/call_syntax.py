@@ -189,8 +189,20 @@ class _Reader:
             yield branch
         elif branch.phase == "call":
             yield from self._in_call(branch, text)
+        elif branch.phase == "thought" and not self._haste:
+            whole = branch.text + text
+            match = self._syntax.thought_closing.search(whole, partial=True)
+            if match is None or match.partial:
+                yield replace(branch, text="" if match is None else whole[match.start() :])
+            else:
+                yield from self.read(replace(branch, phase="marker", text="", thought=True), whole[match.end() :])
         else:
-            step = {"prose": self._prose, "thought": self._thought, "marker": self._marker, "closing": self._closing}
+            step = {
+                "prose": self._prose,
+                "thought": self._hasty_thought,
+                "marker": self._marker,
+                "closing": self._closing,
+            }
             for after in step[branch.phase](branch, branch.text + text[0]):
                 yield from self.read(after, text[1:])
 
@@ -201,13 +213,13 @@ class _Reader:
             yield replace(branch, text=text[start:][-LONGEST_MARKER:])
         yield from self._marker(replace(branch, phase="marker", text=""), text[-1])
 
-    def _thought(self, branch: _Branch, text: str) -> Iterator[_Branch]:
+    def _hasty_thought(self, branch: _Branch, text: str) -> Iterator[_Branch]:
         match = self._syntax.thought_closing.search(text, partial=True)
         if match is not None and not match.partial:
             yield replace(branch, phase="marker", text="", thought=True)
             return
         tail = "" if match is None else text[match.start() :]
-        if not self._haste or len(tail) > len(branch.text):
+        if len(tail) > len(branch.text):
             yield replace(branch, text=tail)
 
     def _marker(self, branch: _Branch, text: str) -> Iterator[_Branch]:

@@ -121,8 +121,8 @@ def written(
         step = next(((letter, after) for letter, after in following if after.verdict is not Verdict.VIOLATED), None)
         if step is None:
             return text
-        may_end = text and any(branch.phase != "call" for branch in monitor.branches) and chance.random() < 0.7
-        if may_end and not fault_of(text, rule, regions):
+        outside = bool(text) and any(branch.phase != "call" for branch in monitor.branches)
+        if outside and chance.random() < 0.7 and not fault_of(text, rule, regions):
             return text
         text, monitor = text + step[0], step[1]
     raise AssertionError(f"it does not end: {text!r}")

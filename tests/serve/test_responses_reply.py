@@ -175,7 +175,7 @@ def test_parse_with_tools(agent: openai.OpenAI) -> None:
     calls = [item for item in response.output if item.type == "function_call"]
     assert [call.parsed_arguments.a for call in calls] == [1] * len(calls)  # type: ignore[attr-defined]
     assert calls
-    sent_again: Any = [{"role": "user", "content": "x"}, *response.output]
+    sent_again: Any = [{"role": "user", "content": "x"}, *response.output, {"role": "user", "content": "x"}]
     assert response_of(agent, input=sent_again).output
 
 
