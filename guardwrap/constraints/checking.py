@@ -12,13 +12,13 @@ import numpy as np
 
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.documents.time_limits import VERDICT_SECONDS, StepOver, TimeLimit, call_apart, judging, time_limit
-from guardwrap.errors import CheckFailed, GuardwrapError
+from guardwrap.errors import CheckFailed, GuardwrapError, UsageError
 from guardwrap.outcomes import Draw
 
 if TYPE_CHECKING:
     from guardwrap.constraints.base import Constraint
 
-__all__ = ["Judgement", "judge", "run_check", "run_verdict"]
+__all__ = ["Judgement", "PromptlessDraw", "judge", "rule_against", "run_check", "run_verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,31 @@ def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw], *, with_plac
                     judgements[i] = Judgement(False, part.title, _place(part, draws[i]) if with_places else None)
             alive = [i for i, ok in zip(alive, passed, strict=True) if ok]
     return judgements
+
+
+class PromptlessDraw(Draw):
+    """A draw whose prompt is not known yet. A rule that reads it cannot judge the draw."""
+
+    def _unknown(self) -> str:
+        raise UsageError("the prompt is not known yet")
+
+    def _ignored(self, value: object) -> None:
+        pass
+
+    prompt = property(_unknown, _ignored)
+    begun = property(_unknown, _ignored)
+
+
+def rule_against(parts: Sequence[Constraint], draw: Draw) -> str | None:
+    """Return the title of the first part that rejects a draw. Parts that cannot judge it are left out."""
+    for part in parts:
+        try:
+            (judgement,) = judge_parts([part], [draw])
+        except GuardwrapError:
+            continue
+        if not judgement.satisfied:
+            return part.title
+    return None
 
 
 def _place(part: Constraint, draw: Draw) -> str | None:

@@ -263,9 +263,12 @@ class Outcome:
         """
         if self.parse is None:
             raise UsageError("values need exactly one JSONSchema of the completion; parse the texts yourself")
-        # A fallback is the whole answer.
-        fallbacks = [Draw("", (), text, parts=(("answer", (text,)),)) for text in self.texts[len(self.draws) :]]
-        return tuple(map(self.parse, (*self.draws, *fallbacks)))
+        return tuple(map(self.parse, (*self.draws, *self.fallbacks)))
+
+    @property
+    def fallbacks(self) -> tuple[Draw, ...]:
+        """The texts that no attempt gave, as draws without tokens. Each one is the whole answer of a message."""
+        return tuple(Draw("", (), text, parts=(("answer", (text,)),)) for text in self.texts[len(self.draws) :])
 
     @property
     def messages(self) -> tuple[dict[str, Any] | None, ...]:

@@ -28,6 +28,7 @@ from guardwrap.serve.request_policy import (
     budget_of,
     constraints_of,
     drawn_from,
+    fallback_of,
     field_values,
     repair_of,
     require_mapping,
@@ -268,10 +269,13 @@ def _ours(
             turns = 0 if repair is None else repair["max_turns"]
             budget = budget_of(own, file.budget, policy.limits, turns=turns)
             constraint = _guarded(file.constraint, stops, policy)
+            fallback = fallback_of(own, replace(file, constraint=constraint), policy.limits)
             constraint.digest, constraint.parts  # noqa: B018  # computed here, within the time limit for reading
     except GuardwrapError as error:
         raise in_field("guardwrap" if own else "response_format", error) from None
-    whole_file = replace(file, constraint=constraint, proposal=None, adapter=None, budget=None, repair=repair)
+    whole_file = replace(
+        file, constraint=constraint, proposal=None, adapter=None, budget=None, repair=repair, fallback=fallback
+    )
     options: dict[str, Any] = {"constraints": whole_file, "budget": budget, "sampler": sampler}
     return options | {"proposal": proposal, "adapter": adapter}
 

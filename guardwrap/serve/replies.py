@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from guardwrap.constraints.stop_strings import GrowingCut, cut
@@ -34,7 +34,7 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def require_complete(outcome: Outcome, request: ParsedRequest) -> Outcome:
-    """Return the outcome if it has all of its texts.
+    """Return the outcome if it has all of its texts, with fallbacks as draws.
 
     Parameters
     ----------
@@ -51,6 +51,8 @@ def require_complete(outcome: Outcome, request: ParsedRequest) -> Outcome:
     report = outcome.report
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
+    if report.fallback:
+        return replace(outcome, draws=(*outcome.draws, *outcome.fallbacks))
     changes = ", ".join(_changes(report, request))
     message = f"{report.headline()}; {report_blame(report)}what helps in this request: {changes}"
     raise ErrorResponse(422, message, code=report.ended, report=report_json(report))

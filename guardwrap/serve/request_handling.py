@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, aclosing, suppress
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -236,6 +237,7 @@ async def streamed(
         Notes an outcome for the metrics, and returns it.
     """
     complete: list[Outcome] = []
+    begun: set[tuple[int, int]] = set()  # prompts and numbers of texts of which pieces were sent
     begins = reply.begins()  # sent with the first item, so that an error before it still gets its own HTTP status
     async with aclosing(items):
         async for item in items:
@@ -243,11 +245,18 @@ async def streamed(
             chunks: Iterator[dict[str, Any]] = iter(())
             if isinstance(item, Accepted):
                 chunks = reply.text(item.draw, item.prompt, item.number)
+                begun.discard((item.prompt, item.number))
             elif isinstance(item, LivePiece):
+                begun.add((item.prompt, item.number))
                 chunks = reply.piece(item.text, item.prompt, item.number)
             elif item is not None:
-                chunks = reply.ends(require_complete(drawn(item), reply.request), len(complete))
-                complete.append(item)
+                number = len(complete)
+                if any(prompt == number for prompt, _ in begun):  # no fallback completes a text that has begun
+                    item = replace(item, report=replace(item.report, fallback=False))
+                whole = require_complete(drawn(item), reply.request)
+                filled = enumerate(whole.draws[len(item.draws) :], start=len(item.draws))
+                chunks = chain(*(reply.text(draw, number, i) for i, draw in filled), reply.ends(whole, number))
+                complete.append(whole)
                 attempts = item.report.usage.attempts
             sent = b"".join(map(event, chain(begins, chunks)))
             yield sent if item is not None else sent + WAITING, attempts

@@ -20,11 +20,12 @@ from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_data import read_constraint
-from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.constraint_file import ConstraintFile, fallback_fault
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
 from guardwrap.constraints.files.repair_field import REASONS, read_repair
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
+from guardwrap.documents.inputs import is_text
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
@@ -40,13 +41,14 @@ __all__ = [
     "budget_of",
     "constraints_of",
     "drawn_from",
+    "fallback_of",
     "field_values",
     "repair_of",
     "require_mapping",
     "sampler_of",
 ]
 
-_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair")
+_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text
 _KINDS = (
@@ -317,6 +319,27 @@ def repair_of(
     if repair["message"].count(REASONS) > 1:  # reasons may be long, and would be inserted each time
         raise bad(f"{where}.message", f"has {REASONS} more than once; leave the others out")
     return repair
+
+
+def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: RequestLimits) -> str | None:
+    """Return the text for missing ones: the request's, or that of its files. It is checked before anything is drawn.
+
+    Raises
+    ------
+    ErrorResponse
+        If it is no text, is too long, or a rule that needs no model rejects it.
+    """
+    where, text = "guardwrap.fallback", fields.get("fallback", file.fallback)
+    if text is None:
+        return None
+    if not isinstance(text, str) or not is_text(text):
+        raise bad(where, "give a text")
+    if len(text) > limits.constraint_characters:
+        most = limits.constraint_characters
+        raise bad(where, f"has {len(text)} characters; this server accepts at most {most}", code="above_the_limit")
+    if (fault := fallback_fault(text, file.constraint)) is not None:
+        raise bad(where, fault)
+    return text
 
 
 def budget_of(

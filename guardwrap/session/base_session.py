@@ -32,7 +32,7 @@ from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.call_threads import CallThreads
-from guardwrap.session.fallback import Fallback, require_accepted
+from guardwrap.session.fallback import Fallback, or_from_file, require_accepted
 from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import Missing, Repair, read_on_exhausted
 
@@ -292,6 +292,8 @@ class BaseSession(ABC):
             if in_call is not None and isinstance(option, Repair):
                 option = option.otherwise  # the file of the call replaces the turns of the wrapper
         on_exhausted, repair = read_on_exhausted(option, self.file.repair if in_call is None else in_call)
+        if own.get("on_exhausted") is None:
+            on_exhausted = or_from_file(on_exhausted, (self.file if file is None else file).fallback)
         require_accepted(on_exhausted, asked.constraint, self.tokenizer)
         return {"on_exhausted": on_exhausted, "repair": repair}
 
@@ -348,6 +350,8 @@ class BaseSession(ABC):
                 raise UsageError("all prompts of a call share one proposal; pass proposal= or adapter= to the call")
             if file.repair is not None:
                 raise UsageError("all prompts of a call share their repair turns; pass on_exhausted=Repair(...) to it")
+            if file.fallback is not None:
+                raise UsageError("all prompts of a call share their fallback; pass on_exhausted=Fallback(...) to it")
             asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
             if own.get("sampler") is None and file.sampler is not None:
                 asked = replace(asked, sampler=sampler_named(file.sampler, file.source))

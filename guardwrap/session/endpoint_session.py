@@ -29,7 +29,7 @@ from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposal
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
-from guardwrap.session.fallback import require_accepted
+from guardwrap.session.fallback import or_from_file, require_accepted
 from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import read_on_exhausted
 from guardwrap.session.telemetry import traced_by
@@ -157,7 +157,8 @@ class EndpointSession(BaseSession):
             raise UsageError("how an endpoint's server rounds is the server's choice; leave deterministic= out")
         self.model = generator
         self.model_name: str = generator.model
-        require_accepted(read_on_exhausted(self.on_exhausted)[0], self.constraint, None)
+        on_exhausted = or_from_file(read_on_exhausted(self.on_exhausted)[0], self.file.fallback)
+        require_accepted(on_exhausted, self.constraint, None)
         size = BATCH_SIZE if config.batch_size is None else config.batch_size
         self.batch_size: int = require_whole("batch_size", size, 1)
         from_config = (config.proposal, config.adapter)

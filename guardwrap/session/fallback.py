@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from guardwrap.constraints.base import EXPENSIVE, Constraint
-from guardwrap.constraints.checking import judge, judge_parts
+from guardwrap.constraints.checking import PromptlessDraw, judge, rule_against
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import (
     BudgetExhausted,
     Deterministic,
-    GuardwrapError,
     UsageError,
     nearest,
     quoted,
     strict_arguments,
 )
-from guardwrap.outcomes import Draw, Outcome, withheld
+from guardwrap.outcomes import Outcome, withheld
 from guardwrap.session.plain_texts import plain_draw
 
 __all__ = [
     "Fallback",
     "OnExhausted",
     "completed",
+    "or_from_file",
     "raise_if_short",
     "require_accepted",
     "require_on_exhausted",
@@ -76,17 +76,9 @@ def require_on_exhausted(value: Any, name: str = "on_exhausted") -> OnExhausted:
     )
 
 
-class _WithoutPrompt(Draw):
-    """A draw whose prompt is not known yet. A rule that reads it cannot judge the draw."""
-
-    def _unknown(self) -> str:
-        raise UsageError("the prompt is not known yet")
-
-    def _ignored(self, value: object) -> None:
-        pass
-
-    prompt = property(_unknown, _ignored)
-    begun = property(_unknown, _ignored)
+def or_from_file(on_exhausted: OnExhausted, text: str | None) -> OnExhausted:
+    """Return the fallback of a constraint file, if it has one and missing texts are an error otherwise."""
+    return Fallback(text) if on_exhausted == "raise" and text is not None else on_exhausted
 
 
 def require_accepted(
@@ -112,17 +104,12 @@ def require_accepted(
     parts = [part for part in constraint.parts if (part.cost >= EXPENSIVE) is expensive]
     if not parts:
         return
-    draw = plain_draw(on_exhausted.text, "", tokenizer, kind=_WithoutPrompt)
-    for part in parts:
-        try:
-            (judgement,) = judge_parts([part], [draw])
-        except GuardwrapError:
-            continue
-        if not judgement.satisfied:
-            raise UsageError(
-                f"the fallback violates the constraint: {quoted(part.title)} rejects it; give a text that every rule "
-                "accepts, or on_exhausted='none'"
-            )
+    draw = plain_draw(on_exhausted.text, "", tokenizer, kind=PromptlessDraw)
+    if (rule := rule_against(parts, draw)) is not None:
+        raise UsageError(
+            f"the fallback violates the constraint: {quoted(rule)} rejects it; give a text that every rule accepts, or "
+            "on_exhausted='none'"
+        )
 
 
 def completed(

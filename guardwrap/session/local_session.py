@@ -34,7 +34,7 @@ from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
 from guardwrap.proposals import Masked, Twisted, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
-from guardwrap.session.fallback import require_accepted
+from guardwrap.session.fallback import or_from_file, require_accepted
 from guardwrap.session.job import Job
 from guardwrap.session.repair import read_on_exhausted
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
@@ -98,7 +98,8 @@ class LocalSession(BaseSession):
         name = str(self.pipe.model.name_or_path) or type(self.pipe.model).__name__
         self.model_name: str = Path(name).name if Path(name).is_absolute() else name
         self.call_class = call_kind(self.pipe)
-        require_accepted(read_on_exhausted(self.on_exhausted)[0], self.constraint, self.tokenizer)
+        on_exhausted = or_from_file(read_on_exhausted(self.on_exhausted)[0], self.file.fallback)
+        require_accepted(on_exhausted, self.constraint, self.tokenizer)
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size: int = require_whole("batch_size", size, 1)
         self.deterministic = config.deterministic

@@ -268,6 +268,46 @@ def test_a_text_ends_before_its_stop_string(client, guarded):
     assert [c.message.content for c in reply.choices] == [text.removesuffix("b") for text in expected.texts]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fallback_replaces_the_text_that_is_missing(client, http, stream):
+    never = {"constraint": {"kind": "regex", "pattern": "z"}, "budget": {"max_attempts": 3}, "fallback": "z then"}
+    body = {**ASKED, "guardwrap": never, "stream": stream, "n": 2}
+    if not stream:
+        reply = http.post("/v1/chat/completions", json=body).json()
+        assert [each["message"]["content"] for each in reply["choices"]] == ["z then"] * 2
+        assert [each["finish_reason"] for each in reply["choices"]] == ["stop"] * 2
+        assert reply["guardwrap"]["fallback"] is True
+        reply = http.post("/v1/responses", json={"model": "tiny", "input": "ab", "guardwrap": never}).json()
+        assert (reply["status"], reply["output"][0]["content"][0]["text"]) == ("completed", "z then")
+        return
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        chunks = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+    texts = ["", ""]
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert texts == ["z then"] * 2
+    with http.stream(
+        "POST", "/v1/responses", json={"model": "tiny", "input": "ab", "guardwrap": never, "stream": True}
+    ) as response:
+        events = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+    assert events[-1]["type"] == "response.completed"
+    assert "z then" in [event.get("delta") for event in events]
+
+
+@pytest.mark.parametrize("fallback", ["no", 5, "z" * 100_000, "z\ud800"])
+def test_a_fallback_that_breaks_a_rule_is_refused(http, fallback):
+    own = {"constraint": {"kind": "regex", "pattern": "z"}, "fallback": fallback}
+    reply = http.post(
+        "/v1/chat/completions",
+        content=json.dumps({**ASKED, "guardwrap": own}),
+        headers={"content-type": "application/json"},
+    )
+    assert reply.status_code == 400
+    if fallback != "z\ud800":  # which is no request
+        assert reply.json()["error"]["param"] == "guardwrap.fallback"
+
+
 def test_a_spent_budget_is_an_error_with_the_report(client):
     never = {"guardwrap": {"constraint": "never", "budget": {"max_attempts": 5}}}
     with pytest.raises(openai.UnprocessableEntityError) as caught:

@@ -9,6 +9,7 @@ import pytest
 
 from guardwrap import Budget, Constraint, Endpoint, Fallback, GuardedGenerator, Keyword, Length, Regex, constraint
 from guardwrap.constraints import Python
+from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.errors import BudgetExhausted, CheckFailed, Deterministic, UsageError
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.testing import llama_world
@@ -165,3 +166,30 @@ def test_the_error_of_a_withheld_fallback_names_the_rule() -> None:
     with pytest.raises(BudgetExhausted) as none:
         made(NEVER)("ab", **WORLD.settings)
     assert "fallback" not in str(none.value)
+
+
+def file_of(text: str | None, pattern: str = "never|ask") -> ConstraintFile:
+    return ConstraintFile(Regex(pattern, name="asks"), fallback=text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_fallback_of_a_constraint_file_applies_unless_an_option_says_otherwise(way: str) -> None:
+    (outcome,) = called(made(file_of("ask")), way)
+    assert (outcome.texts, outcome.report.fallback) == (("ask",), True)
+    (outcome,) = called(made(file_of("ask"), Fallback("never")), way)
+    assert outcome.texts == ("never",)
+    (outcome,) = called(made(file_of("ask"), "none"), way)
+    assert outcome.texts == ()
+    (outcome,) = called(made(file_of("ask")), way, on_exhausted="none")
+    assert outcome.texts == ()
+    (outcome,) = called(made(file_of("ask")), way, constraints=file_of(None))
+    assert outcome.texts == ()  # the file of the call replaces the one of the wrapper
+    (outcome,) = called(made(NEVER), way, constraints=file_of("ask again"))
+    assert outcome.texts == ("ask again",)
+
+
+def test_a_fallback_of_a_file_that_breaks_a_rule_is_an_error() -> None:
+    with pytest.raises(UsageError, match="'asks' rejects it"):
+        made(file_of("no"))
+    with pytest.raises(UsageError, match="share their fallback"):
+        made(NEVER).run("ab", constraint_each=[file_of("ask")], **WORLD.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Annotated, Any
@@ -318,6 +318,7 @@ def _notes(name: str, file: ConstraintFile) -> list[str]:
         for part in constraint.parts
         if counts_tokens(part)
     ]
+    notes += [] if file.source is None else file.source.notes
     notes += further_keys(constraint) + bans_as_written(constraint)
     for part in walk(constraint):
         if isinstance(part, JSONSchema):
@@ -328,9 +329,24 @@ def _notes(name: str, file: ConstraintFile) -> list[str]:
                 notes.append(f"{quoted(name)} in {quoted(part.title)} has no effect: it {reason}")
         elif isinstance(part, Keyword):
             notes += unlikely_words(part)
+        for called, pattern in _patterns(part):
+            if pattern.endswith("\n") and "verbose" not in getattr(part, "flags", ()):
+                where = f"{called} of {quoted(part.title)}"
+                notes.append(f"{where} ends with a line break, which the text must have too; write |- instead of |")
     if not name.startswith(PREFIX) and _passes_empty(file):
         notes.append(_EMPTY)
     return notes
+
+
+def _patterns(part: Constraint) -> Iterator[tuple[str, str]]:
+    """Yield the regular expressions of a part, with the names of their fields."""
+    selected = getattr(part, "on", None)
+    for called, pattern in (
+        ("pattern", getattr(part, "pattern", None)),
+        ("on.match", getattr(selected, "match", None)),
+    ):
+        if isinstance(pattern, str):
+            yield called, pattern
 
 
 def _print(result: CheckedFile) -> None:

@@ -72,8 +72,8 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
     source
         A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, a mapping in the form of
         its field ``constraint`` (``{"kind": ...}``), or a sequence of these.
-        All constraints of a sequence must hold, and the first sampler, proposal, adapter, budget and repair in it
-        apply.
+        All constraints of a sequence must hold, and the first sampler, proposal, adapter, budget, repair and fallback in
+        it apply.
     allow_code
         Whether files may name Python functions.
 
@@ -107,7 +107,7 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
         sampled = next((file for file in files if file.sampler is not None), files[0])
         first: dict[str, Any] = {
             name: next((getattr(file, name) for file in files if getattr(file, name) is not None), None)
-            for name in ("budget", "proposal", "adapter", "repair")
+            for name in ("budget", "proposal", "adapter", "repair", "fallback")
         }
         require_one(first["proposal"], first["adapter"])
         every = All([file.constraint for file in files])

@@ -1,8 +1,8 @@
 """Constraint files: their contents, how to read one, and how to write one.
 
 A file has the fields ``guardwrap: 1`` (the version of the format) and ``constraint``, and optionally ``name``,
-``description``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``repair`` and ``examples``. Files are data: one
-that names code (``kind: python``) is rejected unless the caller allows it.
+``description``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``repair``, ``fallback`` and ``examples``. Files
+are data: one that names code (``kind: python``) is rejected unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from guardwrap.budget import Budget
-from guardwrap.constraints.base import Constraint, constraints_in, held, walk
+from guardwrap.constraints.base import EXPENSIVE, Constraint, constraints_in, held, walk
+from guardwrap.constraints.checking import PromptlessDraw, rule_against
+from guardwrap.constraints.explanation import counts_tokens
 from guardwrap.constraints.files.constraint_data import Whole
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.message_example import AnExample
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
 from guardwrap.constraints.files.repair_field import ARepair, repair_spelt
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
+from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
 from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Invalid, read_document
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
-from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UsageError, nearest
+from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UsageError, nearest, quoted
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
-__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse"]
+__all__ = ["ConstraintFile", "dump", "fallback_fault", "json_schema", "load", "load_part", "parse"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class ConstraintFile:
     accepted_messages, rejected_messages
         Example messages that the constraint must accept or reject, for rules on parts of messages: their ``content``,
         ``reasoning`` and ``tool_calls``.
+    fallback
+        The text for each one that is missing because the budget ended; None for the caller's choice.
     """
 
     constraint: Constraint
@@ -81,6 +86,7 @@ class ConstraintFile:
     repair: Mapping[str, Any] | None = None
     accepted_messages: tuple[Mapping[str, Any], ...] = ()
     rejected_messages: tuple[Mapping[str, Any], ...] = ()
+    fallback: str | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -150,6 +156,8 @@ class _File(_Strict):
         How much may be spent on one prompt.
     repair
         Turns of a chat in which the model repairs a rejected answer after the budget is spent: a number, or options.
+    fallback
+        The text to return for each one that is missing because the budget ended. It must satisfy the constraint.
     examples
         Texts or messages that the constraint must accept or reject; guardwrap check tests them.
     """
@@ -164,6 +172,7 @@ class _File(_Strict):
     adapter: AnAdapter | None = None
     budget: Budget | None = None
     repair: ARepair | None = None
+    fallback: str | None = None
     examples: _Examples = _Examples()
 
     @field_validator("guardwrap", mode="before")
@@ -278,6 +287,8 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     file = source_with_values.read(_a_file(), allow_code=allow_code)
     if _is_too_deep(file.constraint):  # only possible through other files: the depth of each file is limited already
         raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, counting the files that it names")
+    if file.fallback is not None and template is None and (rule := fallback_fault(file.fallback, file.constraint)):
+        raise source.error(("fallback",), rule)
     return ConstraintFile(
         file.constraint if template is None else template,
         file.name,
@@ -293,7 +304,17 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
         file.repair,
         _messages(file.examples.accepts),
         _messages(file.examples.rejects),
+        file.fallback,
     )
+
+
+def fallback_fault(text: str, constraint: Constraint) -> str | None:
+    """Return why a text cannot be the fallback, by the rules that need no model, prompt, tokens or user code."""
+    parts = [
+        part for part in constraint.parts if part.cost < EXPENSIVE and not runs_code(part) and not counts_tokens(part)
+    ]
+    rule = rule_against(parts, PromptlessDraw("", (), text, parts=(("answer", (text,)),)))
+    return None if rule is None else f"{quoted(rule)} rejects it; give a text that every rule accepts"
 
 
 def _texts(examples: list[Any]) -> tuple[str, ...]:
@@ -371,6 +392,8 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         data["budget"] = asdict(file.budget)
     if file.repair is not None:
         data["repair"] = repair_spelt(file.repair)
+    if file.fallback is not None:
+        data["fallback"] = file.fallback
     examples: dict[str, Any] = {"fields": dict(file.sample)} if file.sample else {}
     for key, texts, messages in (
         ("accepts", file.accepts, file.accepted_messages),

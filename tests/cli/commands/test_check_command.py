@@ -106,6 +106,18 @@ def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
     assert json.loads(run("check", "noted.yaml", "--json").stdout)["notes"] == told
 
 
+def test_check_notes_numbers_and_line_breaks_that_yaml_reads_otherwise(tmp_path):
+    (tmp_path / "odd.yaml").write_text(
+        "guardwrap: 1\nconstraint:\n- {kind: length, min: 1, max: 010, unit: words}\n- kind: regex\n  name: a\n"
+        '  pattern: |\n    tea\n- {kind: regex, name: b, flags: [verbose], pattern: "x\\n"}\n'
+    )
+    told = [line for line in run("check", "odd.yaml").stdout.splitlines() if line.startswith("note: ")]
+    assert told == [
+        "note: line 3: 010 is 8, because a number that begins with 0 is octal; write 8 if you mean that",
+        "note: pattern of 'a' ends with a line break, which the text must have too; write |- instead of |",
+    ]
+
+
 @pytest.mark.parametrize(
     ("rule", "more", "noted"),
     [

@@ -35,6 +35,7 @@ from guardwrap.constraints import (
     load,
     parse,
 )
+from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.errors import ConstraintError, SpecError
 from tests.constraints.fixtures_strategies import nameable_trees, profile, short, short_prefix
 
@@ -731,6 +732,7 @@ HOSTILE = {
     "escape beyond Unicode": ('a: "\\UFFFFFFFF"', "malformed YAML"),
     "escape just beyond Unicode": ('a: "\\U00110000"', "malformed YAML"),
     "half a surrogate pair": ('a: "\\ud800"', ":1: half of a surrogate pair"),
+    "a surrogate pair the wrong way round": ('a: "\\ude00\\ud83d"', ":1: half of a surrogate pair"),
     "half a surrogate pair as key": ('"\\ud800": a', ":1: half of a surrogate pair"),
     "raw surrogate": ("a: \ud800", "malformed YAML"),
     "long version directive": ("%YAML 1." + "1" * 5000 + "\n---\na: 1", "malformed YAML"),
@@ -950,3 +952,41 @@ def test_a_file_without_the_version_is_told_where_it_goes(text, says):
     assert refused(text) == f"<string>:1: begin the file with the line {says}"
     assert "did you mean 'guardwrap'" in str(refused("gardwrap: 1\n" + text))
     assert "begin the file" not in str(refused(f"guardwrap: 1\n{text}\nother: x"))
+
+
+def test_a_surrogate_pair_in_a_string_of_json_is_a_character() -> None:
+    assert parse('guardwrap: 1\nconstraint: {kind: regex, pattern: "\\ud83d\\ude00x"}\n').constraint == Regex("😀x")
+    assert parse('guardwrap: 1\nname: "\\ud83d\\ude00"\nconstraint: {kind: regex, pattern: a}\n').name == "😀"
+
+
+@pytest.mark.parametrize(
+    ("number", "note"),
+    [
+        ("010", "line 2: 010 is 8, because a number that begins with 0 is octal; write 8 if you mean that"),
+        ("+07", "line 2: +07 is 7, because a number that begins with 0 is octal; write 7 if you mean that"),
+        ("1:30", "line 2: 1:30 is 90, in base 60; write 90 if you mean that"),
+        *((number, None) for number in ("0", "10", "0x1F", "1_000", "00")),
+    ],
+)
+def test_numbers_that_yaml_reads_in_another_base_get_a_note(number: str, note: str | None) -> None:
+    file = parse(f"guardwrap: 1\nconstraint: {{kind: length, max: {number}}}\n")
+    assert file.source is not None
+    assert list(file.source.notes) == ([] if note is None else [note])
+
+
+FALLBACK = 'guardwrap: 1\nconstraint: {kind: length, max: %s}\nfallback: "Please ask again."\n'
+
+
+def test_a_fallback_is_read_and_written_and_checked() -> None:
+    file = parse(FALLBACK % 20)
+    assert file.fallback == "Please ask again."
+    assert parse(dump(file)).fallback == file.fallback
+    assert as_constraint_file([parse(FALLBACK % 30), Regex("a"), file]).fallback == file.fallback
+    with pytest.raises(SpecError, match=r"<string>:3: fallback: 'Length\(max=3\)' rejects it"):
+        parse(FALLBACK % 3)
+    with pytest.raises(SpecError, match=r":3: fallback: must be a string"):
+        parse("guardwrap: 1\nconstraint: {kind: length, max: 3}\nfallback: 5\n")
+    later = "guardwrap: 1\nfields: [n]\nconstraint: {kind: length, max: '{n}'}\nfallback: abc\n"
+    assert parse(later).filled({"n": 2}).fallback == "abc"  # rules of single prompts judge it when it is needed
+    tokens = "guardwrap: 1\nconstraint: {kind: length, min: 1, unit: tokens}\nfallback: abc\n"
+    assert parse(tokens).fallback == "abc"

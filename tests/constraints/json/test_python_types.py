@@ -11,17 +11,28 @@ import datetime
 import decimal
 import pickle
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NewType
 
+import hypothesis
 import pytest
 import typing_extensions
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, field_validator
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    Field,
+    NaiveDatetime,
+    TypeAdapter,
+    field_validator,
+)
 
 from guardwrap.constraints import All, Constraint, JSONSchema, Length, dump, parse
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint
+from tests.constraints.fixtures_strategies import profile
 
 
 class Person(BaseModel):
@@ -81,6 +92,57 @@ def test_types(given: Any, text: str, value: Any, rejected: list[str]) -> None:
     assert [text for text in rejected if constraint.accepts(text)] == []
     assert JSONSchema(constraint.schema).accepts(text), "the schema is the type's"
     check_constraint(constraint, [text, *rejected, "", " "])
+
+
+class Times(BaseModel):
+    took: datetime.timedelta | None = None
+    began: datetime.datetime | None = None
+    at: datetime.time | None = None
+
+
+UTC, SOME_DAYS = datetime.UTC, datetime.timedelta(days=400, microseconds=5)
+DURATIONS = st.timedeltas() | st.sampled_from([datetime.timedelta(days=-1), datetime.timedelta(0), SOME_DAYS])
+ZONES = st.sampled_from([None, UTC, datetime.timezone(datetime.timedelta(hours=-3, minutes=-30))])
+
+
+@hypothesis.given(took=DURATIONS, began=st.datetimes(timezones=ZONES), at=st.times(timezones=ZONES))
+@profile(150)
+def test_what_pydantic_writes_satisfies_its_schema(took: Any, began: Any, at: Any) -> None:
+    times = Times(took=took, began=began, at=at)
+    rule = JSONSchema(Times)
+    assert rule.accepts(times.model_dump_json()), times.model_dump_json()
+    assert rule.parse(times.model_dump_json()) == times
+    assert JSONSchema(rule.schema).accepts(times.model_dump_json()), "the schema is the type's"
+
+
+def test_what_is_no_time_and_times_that_must_have_an_offset() -> None:
+    rule = JSONSchema(JSONSchema(Times).schema)
+    for name, texts in {
+        "took": ["P", "PT", "-P", "P1H", "PT1D", "1 day", "P1DT", "PT1.S", "P1.5D"],
+        "began": ["2024-01-02", "2024-13-02T00:00:00", "2024-01-02T24:00:00", "2024-01-02 00:00"],
+        "at": ["1:02:03", "24:00:00", "01:02"],
+    }.items():
+        assert [text for text in texts if rule.accepts(f'{{"{name}": "{text}"}}')] == []
+    assert not JSONSchema(AwareDatetime).accepts('"2024-01-02T00:00:00"')
+    assert not JSONSchema(NaiveDatetime).accepts('"2024-01-02T00:00:00Z"')
+    check_constraint(JSONSchema(Times), ['{"took": "-P1DT2H3.5S"}', '{"began": "2024-01-02T00:00:00"}', '{"at": "P"}'])
+    schema = TypeAdapter(datetime.timedelta, config={"ser_json_timedelta": "float"}).json_schema()
+    assert JSONSchema(TypeAdapter(datetime.timedelta, config={"ser_json_timedelta": "float"})).schema == schema
+
+
+UserId = NewType("UserId", int)
+Ids = typing_extensions.TypeAliasType("Ids", list[UserId])
+Tree = typing_extensions.TypeAliasType("Tree", "dict[str, Tree] | int")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "wrong"), [(UserId, "5", '"5a"'), (Ids, "[5]", "5"), (Tree, '{"a": {"b": 1}}', '{"a": []}')]
+)
+def test_names_of_types(kind: Any, text: str, wrong: str) -> None:
+    for rule in (JSONSchema(kind), JSONSchema(JSONSchema(kind).schema, type=kind)):
+        assert rule.accepts(text)
+        assert not rule.accepts(wrong)
+        assert rule.parse(text) == TypeAdapter(kind).validate_json(text)
 
 
 def test_negative_control_the_schema_alone_says_less() -> None:
