@@ -95,7 +95,7 @@ def test_hostile_texts_are_judged(dialect, text):
 NESTED = {
     **{
         f"{name}(": ("SELECT ", f"{name}(", "1", ")")
-        for name in ("DECIMAL", "VARCHAR", "TIMESTAMP", "DATE", "CHAR", "TIME", "ENUM", "OBJECT", "STRUCT", "MAP", "f")
+        for name in ("DECIMAL", "VARCHAR", "TIMESTAMP", "DATE", "CHAR", "TIME", "ENUM", "OBJECT", "STRUCT", "f")
     },
     "types of three kinds": ("SELECT ", "ARRAY(STRUCT(DECIMAL(", "1", ")))"),
     "ARRAY[": ("SELECT ", "ARRAY[", "1", "]"),
@@ -124,15 +124,16 @@ def steps_of(monkeypatch, text, dialect=None):
     return len(steps), fault
 
 
-@pytest.mark.parametrize("dialect", [None, "postgres", "bigquery", "databricks", "clickhouse", "athena"])
+@pytest.mark.parametrize("dialect", [None, "databricks", "athena"])
 @pytest.mark.parametrize("nested", NESTED)
 def test_no_nesting_takes_more_than_its_steps(nested, dialect, monkeypatch):
     """18 types within each other took 8 s, and each further one twice as long."""
     begin, opening, middle, closing = NESTED[nested]
-    for levels in (8, 16, 24, 63, 400, 10_000):
+    monkeypatch.setattr(sql_statements, "_STEPS", 2_000)
+    for levels in (8, 24, 63, 400, 10_000):
         text = (begin + opening * levels + middle + closing * levels)[:29_000]
         steps, _ = steps_of(monkeypatch, text, dialect)
-        assert steps <= 40_000 + 4 * len(text)
+        assert steps <= 2_000 + 4 * len(text)
 
 
 def test_negative_control_steps_that_are_not_counted(monkeypatch):
