@@ -72,8 +72,8 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
     source
         A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, a mapping in the form of
         its field ``constraint`` (``{"kind": ...}``), or a sequence of these.
-        All constraints of a sequence must hold, and the first sampler, proposal, adapter, budget, repair and fallback in
-        it apply.
+        All constraints of a sequence must hold, and the first sampler, proposal, adapter, budget, repair and fallback
+        in it apply.
     allow_code
         Whether files may name Python functions.
 
