@@ -17,10 +17,10 @@ from guardwrap.testing import check_constraint
 OWN_KINDS: Any = ["email", "card", "ip"]  # those without a library
 
 
-def test_the_kind_of_hit_is_named_without_the_text():
+def test_the_kind_of_hit_is_named_with_its_text():
     rule = PersonalData(OWN_KINDS)
-    assert rule.fault("Karte 4111 1111 1111 1111") == "has a card number"
-    assert rule.fault("Ada <ada@example.org>") == "has an e-mail address"
+    assert rule.fault("Karte 4111 1111 1111 1111") == "has a card number, '4111 1111 1111 1111'"
+    assert rule.fault("Ada <ada@example.org>") == "has an e-mail address, 'ada@example.org'"
 
 
 def test_verdicts_wait_until_no_continuation_can_undo_a_hit():

@@ -106,6 +106,6 @@ def test_national_ids_have_the_right_check_digits(country):
     valid, invalid = IDS[country]
     for text in (valid, f"n. {valid}, 3 abc", f"7 {valid} x1", f"({valid})", f"编号{valid}"[2:]):
         assert not rule.accepts(text)
-        assert rule.fault(text) == "has a national id"
+        assert rule.fault(text).startswith("has a national id, '")
     assert rule.accepts(invalid)
     assert rule.accepts(f"x{valid}x")

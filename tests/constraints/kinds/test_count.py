@@ -155,7 +155,7 @@ def test_each_item_by_itself() -> None:
     assert Count("letters", each=True, max=1).verdict("aA") is Verdict.VIOLATED
     twice = Count(pattern="[ab]", each=True, min=2, max=3)
     assert {text for text in ("aabb", "aab", "xx", "aaaa") if twice.accepts(text)} == {"aabb", "xx"}
-    assert once.fault("a a") == "has words that do not occur at most 1 times each"
+    assert once.fault("a a") == "has words that do not occur at most 1 times each: 'a'"
 
 
 def test_negative_control_a_word_that_has_not_ended_is_no_repetition() -> None:
@@ -206,7 +206,7 @@ def test_shares_and_their_limits() -> None:
     assert Count("emoji", share_of="words", max=1).accepts("hi 😀")
     assert rule.fault("aaab") == "has 0.75 vowels per letter, not at least 0.25 and at most 0.5"
     assert Count("words", unique=True, min=3).fault("a A b") == "has 2 different words, not at least 3"
-    assert Count(pattern="x", max=1).fault("xx") == "has 2 matches, not at most 1"
+    assert Count(pattern="x", max=1).fault("xx") == "has 2 matches, not at most 1: 'x'"
     assert Count("letters", max=1234).fault("a" * 12_345) == "has 12345 letters, not at most 1234"
 
 

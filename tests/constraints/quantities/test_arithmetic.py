@@ -188,7 +188,8 @@ def test_parameters_views_and_files() -> None:
     assert Arithmetic(on=Part(after="So ")).accepts("1 + 1 = 3? So 1 + 1 = 2")
     assert not Arithmetic(min_count=1).accepts("no equation")
     assert parse("guardwrap: 1\nconstraint: {kind: arithmetic, locale: de}\n").constraint == Arithmetic(locale="de")
-    assert Arithmetic().fault("1 + 1 = 3, 1 + 1 = 2") == "1 of 2 equations are wrong"
+    fault = Arithmetic().fault("2 = 2\n1 + 1 = 3, 1 + 1 = 2")
+    assert fault == "1 of 3 equations are wrong, the first in '1 + 1 = 3, 1 + 1 = 2'"
     options: dict[str, Any]
     for options in ({"locale": "xx"}, {"min_count": -1}, {"min_count": True}):
         with pytest.raises(ConstraintError):
