@@ -126,8 +126,6 @@ def test_what_is_no_time_and_times_that_must_have_an_offset() -> None:
     assert not JSONSchema(AwareDatetime).accepts('"2024-01-02T00:00:00"')
     assert not JSONSchema(NaiveDatetime).accepts('"2024-01-02T00:00:00Z"')
     check_constraint(JSONSchema(Times), ['{"took": "-P1DT2H3.5S"}', '{"began": "2024-01-02T00:00:00"}', '{"at": "P"}'])
-    schema = TypeAdapter(datetime.timedelta, config={"ser_json_timedelta": "float"}).json_schema()
-    assert JSONSchema(TypeAdapter(datetime.timedelta, config={"ser_json_timedelta": "float"})).schema == schema
 
 
 UserId = NewType("UserId", int)

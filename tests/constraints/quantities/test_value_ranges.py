@@ -200,7 +200,7 @@ def test_every_locale_reads_its_months_however_they_are_capitalized(locale: str)
             texts = [f"3 {word} 2024", f"{word} 3, 2024", f"12024 {word}", f"2024{word}"]
             read_dates = [[each.value for each in dates(text, style, whole=True)] for text in texts]
             assert not any(read_dates[2:]), style
-            if style.months and not style.buddhist:
+            if not month[:1].isdecimal() and not style.buddhist:
                 assert date(2024, number, 3) in read_dates[0], (style, texts)
 
 
