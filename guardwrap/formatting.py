@@ -67,13 +67,7 @@ def lasting(seconds: float) -> str:
 
 
 def tail_in_words(k: float) -> str:
-    """Return why importance weights tell no upper end of a distance.
-
-    Parameters
-    ----------
-    k
-        The Pareto k of their tail, above its limit; NaN if there are too few weights to tell.
-    """
+    """Return why importance weights tell no upper end of a distance."""
     if math.isnan(k):
         return "too few texts to tell how heavy the weights' tail is"
     return f"the weights' tail is too heavy (Pareto k {digits(k)})"

@@ -58,28 +58,7 @@ _Settings = TypeVar("_Settings", bound=TaskSettings)
 def read_task_settings(
     path: str | Path, kind: type[_Settings], *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[_Settings, Constraint]:
-    """Read a YAML file and its constraint. Relative paths are tried next to the file first.
-
-    Parameters
-    ----------
-    path
-        Path of the YAML file.
-    kind
-        The class of the settings, which defines the fields.
-    changes
-        Fields to override, e.g. from the command line. They are validated like those of the file.
-    allow_code
-        Whether the constraint may name Python functions.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or is not well formed; the message names path and line.
-    UsageError
-        If a value in ``changes`` is invalid.
-    GuardwrapError
-        If a constraint file that the settings name cannot be read.
-    """
+    """Read a YAML file and its constraint. Relative paths are tried next to the file first."""
     changes = dict(changes or {})
     kinds()  # imports the kinds of other packages before the time limit starts
     with reading(str(path)):

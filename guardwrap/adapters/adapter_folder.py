@@ -63,24 +63,12 @@ _CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 @dataclass(frozen=True)
 class Files:
-    """The content of an adapter's folder.
+    """The content of an adapter's folder."""
 
-    Parameters
-    ----------
-    name
-        The folder's name or Hub id.
-    config
-        Configuration for peft, built only from fields known to be safe.
-    tensors
-        Stored tensors by name.
-    card
-        The adapter's card; None for a plain peft adapter.
-    """
-
-    name: str
-    config: LoraConfig
-    tensors: Mapping[str, torch.Tensor]
-    card: Card | None
+    name: str  # the folder's name or Hub id
+    config: LoraConfig  # configuration for peft, built only from fields known to be safe
+    tensors: Mapping[str, torch.Tensor]  # stored tensors by name
+    card: Card | None  # the adapter's card; None for a plain peft adapter
 
     def misfit(self, model: Any) -> str | None:
         """Return a message if the card says that the adapter was trained on another model than this one, else None."""
@@ -93,13 +81,6 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
     """Return the folder of an adapter or checkpoint; for a Hub id, download the required files.
 
     ``"catalogue:<name>"`` is an adapter that comes with guardwrap.
-
-    Raises
-    ------
-    AdapterError
-        If there is no such folder, or the download fails.
-    UnknownName
-        If no adapter of this name comes with guardwrap; names the nearest one.
     """
     if isinstance(source, str) and source.startswith(PREFIX):
         return _ready_made(source.removeprefix(PREFIX))

@@ -87,21 +87,11 @@ class Figures(_Frozen):
 
 
 class CardPrompts(_Frozen):
-    """The prompts of the training.
+    """The prompts of the training."""
 
-    Parameters
-    ----------
-    count
-        Number of prompts.
-    digest
-        SHA-256 of all prompts, as JSON.
-    first
-        The first few prompts, texts or chats, unless they are long.
-    """
-
-    count: int = Field(ge=0)
-    digest: str
-    first: list[str | list[dict[str, Any]]] = []
+    count: int = Field(ge=0)  # number of prompts
+    digest: str  # SHA-256 of all prompts, as JSON
+    first: list[str | list[dict[str, Any]]] = []  # the first few prompts, texts or chats, unless they are long
 
     @classmethod
     def of(cls, prompts: Sequence[Any]) -> CardPrompts:

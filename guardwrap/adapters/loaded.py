@@ -27,24 +27,7 @@ __all__ = ["Checkpoint", "Loaded", "in_training", "load_adapter", "require_adapt
 
 
 class Loaded:
-    """A LoRA adapter on a model.
-
-    Parameters
-    ----------
-    model
-        The model, which is not changed.
-    adapter
-        Source and options of the adapter.
-    files
-        The content of its folder.
-
-    Raises
-    ------
-    AdapterError
-        If the adapter does not fit the model.
-    AdapterMismatch
-        If it was trained on another model, and ``allow_mismatch`` is not set.
-    """
+    """A LoRA adapter on a model."""
 
     def __init__(self, model: Any, adapter: Adapter, files: Files) -> None:
         self._model, self._adapter, self._files = model, adapter, files
@@ -74,13 +57,7 @@ class Loaded:
         return self._other_base
 
     def require_constraint(self, constraint: Constraint) -> None:
-        """Raise unless a constraint is the one that the adapter was trained for, or a stricter one.
-
-        Raises
-        ------
-        AdapterMismatch
-            If it is another one, and ``allow_mismatch`` is not set.
-        """
+        """Raise unless a constraint is the one that the adapter was trained for, or a stricter one."""
         if self.card is None:
             return
         digest, description = self.card.constraint_digest, self.card.constraint_description
@@ -90,11 +67,8 @@ class Loaded:
     def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
         """Return the adapted model, whose distribution is a', and notes for reports.
 
-        Parameters
-        ----------
-        merge
-            Whether to merge the adapter into a copy of the adapted layers, made at the first call. It is as fast as the
-            model itself, and takes the memory of those layers.
+        ``merge``: whether to merge the adapter into a copy of the adapted layers, made at the first call. It is as
+        fast as the model itself, and takes the memory of those layers.
         """
         with self._lock:
             adapted = self._on_model()
@@ -111,17 +85,7 @@ class Loaded:
             return adapted.get_base_model(), (self._not_merged,) if merge and self._not_merged else ()
 
     def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
-        """Return the adapter in words, with its distance KL(g‖g') from the card.
-
-        Parameters
-        ----------
-        constraint
-            The constraint of the texts.
-        prompt
-            The prompt of the request; None for one of the card's.
-        other_settings
-            Whether the generation settings differ from the card's.
-        """
+        """Return the adapter in words, with its distance KL(g‖g') from the card."""
         words = _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base)
         if self.card is None or not words.endswith(f"{_MEASURED})"):
             return words
@@ -148,15 +112,7 @@ def _rounded(model: Any) -> tuple[str, ...]:
 
 
 class Checkpoint:
-    """A full model that is used like an adapter: with the same tokens, under the same settings.
-
-    Parameters
-    ----------
-    name
-        Its folder or Hub id.
-    model
-        The model, in evaluation mode.
-    """
+    """A full model that is used like an adapter: with the same tokens, under the same settings."""
 
     card = None
     other_base = False
@@ -178,13 +134,7 @@ class Checkpoint:
 
 
 def in_training(model: Any, other: Any) -> Checkpoint:
-    """Wrap a model or adapter in training as a proposal that is drawn from in its current state.
-
-    Raises
-    ------
-    UsageError
-        If it has another vocabulary than the model.
-    """
+    """Wrap a model or adapter in training as a proposal that is drawn from in its current state."""
     other = other.get_base_model() if hasattr(other, "get_base_model") else other
     sizes = [each.config.get_text_config().vocab_size for each in (model, other)]
     if sizes[0] != sizes[1]:
@@ -245,13 +195,7 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
 
 
 def require_adapter(adapter: Adapter) -> None:
-    """Require that the files of an adapter can be read, without its model. One on the Hub is not downloaded.
-
-    Raises
-    ------
-    AdapterError
-        If files are missing or corrupt, or the kind of adapter is not supported.
-    """
+    """Require that the files of an adapter can be read, without its model. One on the Hub is not downloaded."""
     source = str(adapter.source)
     if source.startswith(PREFIX) or Path(source).expanduser().is_dir():
         folder, name = _found(adapter)

@@ -173,13 +173,7 @@ def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:
 
 
 def _without_copies(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Remove copies of the model's embeddings, which peft may save with an adapter.
-
-    Raises
-    ------
-    AdapterError
-        If a copy differs from the model's embedding.
-    """
+    """Remove copies of the model's embeddings, which peft may save with an adapter."""
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     layers = {name: module for name, module in model.named_modules() if any(module is each for each in embeddings)}
     own = {

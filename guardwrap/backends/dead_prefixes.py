@@ -49,36 +49,21 @@ Candidates = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 @dataclass(eq=False)
 class Branch:
-    """A prefix of texts of which not all are known to be rejected: a node of the tree.
+    """A prefix of texts of which not all are known to be rejected: a node of the tree."""
 
-    Parameters
-    ----------
-    prefix
-        The new tokens.
-    tokens, log_probabilities
-        Candidates for the next token, without those known to lead to rejection only, and their log-probabilities in
-        nats, the most likely first; ``[candidates]``.
-    judged
-        Number of these that have been judged: the first ones.
-    quota
-        Number of candidates that were to be judged so far, including those that were removed since.
-    children
-        Longer prefixes, by their next token.
-    log_live
-        Log-probability, in nats, that a text with this prefix is not known to be rejected. The probability itself may
-        be smaller than any float.
-    law
-        The distribution of the next token, given that the text is not known to be rejected. The log-probabilities that
-        it records are those of the full distribution, without this condition.
-    """
-
-    prefix: Ids
+    prefix: Ids  # the new tokens
+    # candidates for the next token, without those known to lead to rejection only, and their log-probabilities in nats,
+    # the most likely first; ``[candidates]``
     tokens: npt.NDArray[np.int64]
     log_probabilities: npt.NDArray[np.float64]
-    judged: int = 0
-    quota: int = 0
-    children: dict[int, Branch] = field(default_factory=dict)
+    judged: int = 0  # number of these that have been judged: the first ones
+    quota: int = 0  # number of candidates that were to be judged so far, including those that were removed since
+    children: dict[int, Branch] = field(default_factory=dict)  # longer prefixes, by their next token
+    # Log-probability, in nats, that a text with this prefix is not known to be rejected. The probability itself may be
+    # smaller than any float.
     log_live: float = 0.0
+    # The distribution of the next token, given that the text is not known to be rejected. The log-probabilities that it
+    # records are those of the full distribution, without this condition.
     law: TokenLaw | None = None
 
     def judge(self, mask: TokenMask) -> None:
@@ -132,22 +117,13 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class WithoutDeadPrefixes:
-    """The distribution of a request's attempts, given that they are not known to be rejected.
+    """The distribution of a request's attempts, given that they are not known to be rejected."""
 
-    Parameters
-    ----------
-    root
-        The branch of the empty prefix, where attempts start.
-    log_live
-        log L in nats, where L is the probability that an attempt is not known to be rejected; -inf if every text is
-        known to be rejected.
-    computed
-        Number of tokens for which the model was run to build it.
-    """
-
-    root: Branch
+    root: Branch  # the branch of the empty prefix, where attempts start
+    # log L in nats, where L is the probability that an attempt is not known to be rejected; -inf if every text is known
+    # to be rejected
     log_live: float
-    computed: int
+    computed: int  # number of tokens for which the model was run to build it
 
 
 def without_dead_prefixes(
@@ -158,23 +134,8 @@ def without_dead_prefixes(
 ) -> Branch:
     """Exclude more texts that are known to be rejected, and return the branch where attempts start.
 
-    Parameters
-    ----------
-    before
-        The root of the tree so far; None for the first call. It is extended in place, so no attempt that is drawn from
-        it may be in flight.
-    ended
-        The tokens of attempts that were drawn since then, in launch order, and whether each ended with these tokens
-        and was rejected.
-    law_after
-        Returns the candidates for the next token after the given new tokens.
-    mask
-        Determines which candidates lead to rejection only.
-
-    Raises
-    ------
-    CheckFailed
-        If the constraint cannot judge a text.
+    ``before``: the root of the tree so far; None for the first call. It is extended in place, so no attempt that is
+    drawn from it may be in flight.
     """
     root = before or Branch((), *law_after(()))
     if before is None:

@@ -24,54 +24,25 @@ __all__ = ["TRUNCATIONS", "GenerationLaw", "ended_rows"]
 
 @dataclass(frozen=True, eq=False)
 class GenerationLaw:
-    """One prompt and everything that defines a(y) for it.
+    """One prompt and everything that defines a(y) for it."""
 
-    Parameters
-    ----------
-    prompt_ids
-        The tokens of the prompt, without padding; ``[length]``.
-    mode
-        How tokens are chosen from scores.
-    processors
-        Logits processors that depend on the tokens of their row.
-    warpers
-        The remaining logits processors, which depend only on scores and are applied last.
-    criteria
-        Stopping criteria other than the end-of-sequence token and the length.
-    end_ids
-        The end-of-sequence tokens.
-    max_length
-        Maximum number of tokens of prompt and new text together.
-    pad_id
-        The token that ``model.generate`` pads with.
-    return_dict
-        Whether ``model.generate`` would return a ``ModelOutput``.
-    count
-        Number of texts requested: ``num_return_sequences``.
-    max_time
-        Seconds after which an attempt is cut, or None for no limit.
-    beam_results
-        The new tokens of each text from a beam search, best first, and whether it ended by itself; None in the other
-        modes.
-    generate
-        Runs the model's own ``generate`` on the prompt with these settings, which keyword arguments override.
-    outputs
-        The model outputs that the pipeline's ``postprocess`` requires, or None; see ``pipelines.calls``.
-    """
-
-    prompt_ids: torch.Tensor
-    mode: Literal["sample", "greedy", "beam"]
-    processors: LogitsProcessorList
-    warpers: LogitsProcessorList
-    criteria: StoppingCriteriaList
-    end_ids: frozenset[int]
-    max_length: int
-    pad_id: int
-    return_dict: bool
-    count: int
-    max_time: float | None
+    prompt_ids: torch.Tensor  # the tokens of the prompt, without padding; ``[length]``
+    mode: Literal["sample", "greedy", "beam"]  # how tokens are chosen from scores
+    processors: LogitsProcessorList  # logits processors that depend on the tokens of their row
+    warpers: LogitsProcessorList  # the remaining logits processors, which depend only on scores and are applied last
+    criteria: StoppingCriteriaList  # stopping criteria other than the end-of-sequence token and the length
+    end_ids: frozenset[int]  # the end-of-sequence tokens
+    max_length: int  # maximum number of tokens of prompt and new text together
+    pad_id: int  # the token that ``model.generate`` pads with
+    return_dict: bool  # whether ``model.generate`` would return a ``ModelOutput``
+    count: int  # number of texts requested: ``num_return_sequences``
+    max_time: float | None  # seconds after which an attempt is cut, or None for no limit
+    # the new tokens of each text from a beam search, best first, and whether it ended by itself; None in the other
+    # modes
     beam_results: Sequence[tuple[Sequence[int], bool]] | None
+    # runs the model's own ``generate`` on the prompt with these settings, which keyword arguments override
     generate: Callable[..., Any]
+    # the model outputs that the pipeline's ``postprocess`` requires, or None; see ``pipelines.calls``
     outputs: Any = None
 
     @cached_property

@@ -14,13 +14,7 @@ logger = logging.getLogger("guardwrap")
 
 
 def halved(size: int, error: torch.OutOfMemoryError) -> int:
-    """Return half the number of concurrent attempts, after memory ran out.
-
-    Raises
-    ------
-    ModelError
-        If ``size`` is 1.
-    """
+    """Return half the number of concurrent attempts, after memory ran out."""
     if size == 1:
         raise ModelError("out of memory with one attempt at a time; shorten the prompt or max_new_tokens") from error
     logger.warning("out of memory: continuing with at most %d attempts at once", size // 2)

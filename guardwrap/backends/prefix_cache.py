@@ -41,26 +41,12 @@ OFTEN = 256
 class TokenLaw:
     """The cached part of the distribution of one next token.
 
-    Parameters
-    ----------
-    tokens
-        The candidates.
-    log_probabilities
-        Log-probabilities of the candidates, in nats.
-    bounds
-        Bounds of the candidates' intervals in [0, ``total``], ascending. With ``gaps``, candidate i has ``bounds[2 i]``
-        to ``bounds[2 i + 1]``; without, ``bounds[i]`` is the upper end of candidate i, where the next one's starts.
-    total
-        The factor by which a uniform random number is multiplied before it is compared with ``bounds``.
-    gaps
-        Whether there are tokens between the candidates that are not kept.
+    ``bounds``: bounds of the candidates' intervals in [0, ``total``], ascending. With ``gaps``, candidate i has
+    ``bounds[2 i]`` to ``bounds[2 i + 1]``; without, ``bounds[i]`` is the upper end of candidate i, where the next
+    one's starts.
 
-    Attributes
-    ----------
-    log_left : float
-        log Z in nats, where Z is the probability of the tokens that a mask did not exclude; 0 without a mask.
-    log_lefts : array of float or None
-        With a twist, log a - log a' of each candidate in nats, in place of ``log_left``.
+    ``log_left``: log Z in nats, where Z is the probability of the tokens that a mask did not exclude; 0 without a
+    mask.
     """
 
     __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_left", "log_lefts", "log_probabilities", "tokens")
@@ -94,18 +80,8 @@ class TokenLaw:
 class Node:
     """A cached prefix of a prompt's texts.
 
-    Attributes
-    ----------
-    law : TokenLaw or None
-        The distribution of the next token, once it was computed.
-    children : dict of int to Node
-        Longer prefixes, by their next token.
-    end : tuple or None
-        Status and blame of the attempts that end here; None if attempts continue.
-    memo : JudgementCache or None
-        Judgements of the text, if attempts end here.
-    used : int
-        The number of the latest attempt that passed here, counted over all attempts. At most that of the parent.
+    ``used``: the number of the latest attempt that passed here, counted over all attempts. At most that of the
+    parent.
     """
 
     __slots__ = ("children", "end", "law", "memo", "used")
@@ -119,13 +95,7 @@ class Node:
 
 
 class PrefixTree:
-    """The cached prefixes of all prompts of a backend; the most recently used ones are kept.
-
-    Parameters
-    ----------
-    most
-        Maximum number of prefixes.
-    """
+    """The cached prefixes of all prompts of a backend; the most recently used ones are kept."""
 
     def __init__(self, most: int = PLACES) -> None:
         self._roots: WeakKeyDictionary[GenerationLaw, dict[Any, Node]] = WeakKeyDictionary()

@@ -17,14 +17,9 @@ def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
 
     Changes to the copy's modules, such as adding an adapter, do not affect the model, even in other threads.
 
-    Parameters
-    ----------
-    model
-        The model to copy.
-    own_parameters
-        Whether the copy gets new parameter objects over the same memory, so that freezing them or assigning them new
-        data does not affect the model. They then do not follow the model to another device or dtype. Tied weights stay
-        tied. Quantized weights, which are never trained, are shared as objects in any case.
+    ``own_parameters``: whether the copy gets new parameter objects over the same memory, so that freezing them or
+    assigning them new data does not affect the model. They then do not follow the model to another device or dtype.
+    Tied weights stay tied. Quantized weights, which are never trained, are shared as objects in any case.
     """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     if own_parameters:

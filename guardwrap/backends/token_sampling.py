@@ -299,19 +299,7 @@ def choose_tokens(
 
 
 def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:
-    """Set the status of an attempt if it ends with its newest token.
-
-    Parameters
-    ----------
-    attempt
-        The attempt, changed in place.
-    finished
-        Whether the token, or a stopping criterion, ends the text.
-    cut
-        Whether the token limit or ``max_time`` is reached.
-    now
-        ``time.monotonic()``, to compare with the deadline.
-    """
+    """Set the status of an attempt if it ends with its newest token."""
     launch = attempt.launch
     if finished:
         attempt.status = "finished"

@@ -57,13 +57,7 @@ def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tens
 
 
 def require_drawable(scores: torch.Tensor) -> torch.Tensor:
-    """Return the largest score of each row, ``[rows, 1]``.
-
-    Raises
-    ------
-    ModelError
-        If a row contains NaN, or no token that can be drawn.
-    """
+    """Return the largest score of each row, ``[rows, 1]``."""
     top = scores.amax(-1, keepdim=True)
     if not bool(torch.isfinite(top).all()):
         raise ModelError(
@@ -126,13 +120,7 @@ def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tenso
 
 
 def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the most likely token of each row: greedy search. As the choice is certain, its log-probability is 0.
-
-    Raises
-    ------
-    ModelError
-        If a row contains NaN.
-    """
+    """Choose the most likely token of each row: greedy search. As the choice is certain, its log-probability is 0."""
     if bool(scores.isnan().any()):
         raise ModelError("the model's logits contain NaN, so no token is the most likely; try float32")
     return scores.argmax(-1), torch.zeros_like(uniform)

@@ -29,11 +29,8 @@ __all__ = ["GenerateBackend"]
 class GenerateBackend:
     """Draws attempts from start to end, those of one prompt concurrently.
 
-    Parameters
-    ----------
-    size
-        Maximum number of concurrent attempts. It is halved when memory runs out: the attempts then restart, and draw
-        the same tokens, because their random numbers do not depend on the batch.
+    ``size``: maximum number of concurrent attempts. It is halved when memory runs out: the attempts then restart, and
+    draw the same tokens, because their random numbers do not depend on the batch.
     """
 
     mode = "generate"
@@ -96,13 +93,7 @@ class GenerateBackend:
 
 
 def _draw(attempts: Sequence[AttemptState]) -> None:
-    """Draw attempts of one prompt from start to end, with one call of the model's ``generate``.
-
-    Raises
-    ------
-    UsageError
-        If the model's ``generate`` draws a text in several rounds, or another number of texts.
-    """
+    """Draw attempts of one prompt from start to end, with one call of the model's ``generate``."""
     law = attempts[0].launch.law
 
     def sample(

@@ -33,24 +33,12 @@ _EXPECTED = {"pass": True, "fail": False, True: True, False: False}
 
 @dataclass(frozen=True, slots=True)
 class ExpectedText:
-    """A text or a message, and whether it should be accepted.
+    """A text or a message, and whether it should be accepted."""
 
-    Parameters
-    ----------
-    text
-        The text, or the parts of the message.
-    expected
-        Whether it should be accepted.
-    rule
-        The constraint file that it is for; None for every file.
-    where
-        Where it comes from, such as ``texts.jsonl:2``.
-    """
-
-    text: str | Mapping[str, Any]
-    expected: bool = True
-    rule: str | None = None
-    where: str = field(default="", compare=False)
+    text: str | Mapping[str, Any]  # the text, or the parts of the message
+    expected: bool = True  # whether it should be accepted
+    rule: str | None = None  # the constraint file that it is for; None for every file
+    where: str = field(default="", compare=False)  # where it comes from, such as ``texts.jsonl:2``
 
 
 def is_several(targets: Sequence[str]) -> bool:
@@ -61,10 +49,8 @@ def is_several(targets: Sequence[str]) -> bool:
 def constraint_files(targets: Sequence[str]) -> Iterator[tuple[str, UsageError | None]]:
     """Yield the constraint files that arguments name, each once. An argument that names none comes with an error.
 
-    Parameters
-    ----------
-    targets
-        Paths of files or folders, or ``catalogue:NAME``. A folder stands for all YAML files below it, sorted.
+    ``targets``: paths of files or folders, or ``catalogue:NAME``. A folder stands for all YAML files below it,
+    sorted.
     """
     seen: set[str] = set()
     for target in targets:
@@ -98,19 +84,9 @@ def _is_folder(folder: str) -> bool:
 def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> tuple[list[ExpectedText], list[WrittenRecord]]:
     """Return the texts of the command line, then those of files, and the records of ``guardwrap generate`` in files.
 
-    Parameters
-    ----------
-    texts
-        Texts that should be accepted.
-    paths
-        Files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of JSON is a
-        string, or an object with "text" or "message", "expected" ("pass", "fail", true or false; default: "pass") and
-        "rule" (the constraint file that it is for; default: every file); or a record.
-
-    Raises
-    ------
-    PromptError
-        If a file cannot be read, or a line is invalid; the message names the line.
+    ``paths``: files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of
+    JSON is a string, or an object with "text" or "message", "expected" ("pass", "fail", true or false; default:
+    "pass") and "rule" (the constraint file that it is for; default: every file); or a record.
     """
     expected = [ExpectedText(text, where="--text") for text in texts]
     records: list[WrittenRecord] = []
@@ -126,13 +102,7 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> tuple[list[Exp
 
 
 def read_records(paths: Sequence[str]) -> Iterator[WrittenRecord]:
-    """Yield the records of output files of ``guardwrap generate``; ``-`` is stdin.
-
-    Raises
-    ------
-    PromptError
-        If a file cannot be read, or has a line that is no record; the message names the line.
-    """
+    """Yield the records of output files of ``guardwrap generate``; ``-`` is stdin."""
     for path in paths:
         for where, line in lines(path):
             data = _json(where, line)
@@ -142,13 +112,7 @@ def read_records(paths: Sequence[str]) -> Iterator[WrittenRecord]:
 
 
 def require_rules(texts: Sequence[ExpectedText], names: Sequence[str]) -> None:
-    """Require that each constraint file that a text is for is one of those to check.
-
-    Raises
-    ------
-    PromptError
-        If there is no such file; the message names the line of the text and the nearest file.
-    """
+    """Require that each constraint file that a text is for is one of those to check."""
     for text in texts:
         if text.rule is not None and not any(_is_named(name, text.rule) for name in names):
             paths = [Path(name.removeprefix(PREFIX)) for name in names]

@@ -16,21 +16,11 @@ __all__ = ["COMMANDS", "CommandSource", "DeferredGroup", "add_commands"]
 
 
 class CommandSource(NamedTuple):
-    """Where a command is defined, and its line in the list of commands.
+    """Where a command is defined, and its line in the list of commands."""
 
-    Attributes
-    ----------
-    module
-        Name of a module of ``guardwrap.cli.commands``.
-    function
-        Name of the function there.
-    summary
-        First paragraph of the function's docstring.
-    """
-
-    module: str
-    function: str
-    summary: str
+    module: str  # name of a module of ``guardwrap.cli.commands``
+    function: str  # name of the function there
+    summary: str  # first paragraph of the function's docstring
 
 
 COMMANDS: Mapping[str, CommandSource] = {

@@ -34,32 +34,15 @@ __all__ = ["GenerateRequest", "OutputOptions", "read_request"]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where to write results, and what to do with existing ones.
+    """Where to write results, and what to do with existing ones."""
 
-    Parameters
-    ----------
-    path
-        A file, or a folder with ``--ray``; None for stdout.
-    resume, overwrite, retry_failed
-        Whether to continue existing results, to replace them, and to first retry prompts that did not get all their
-        texts.
-    quiet
-        Whether to show no progress.
-    show_rejected
-        The most rejected attempts to print for each prompt.
-
-    Raises
-    ------
-    UsageError
-        If an option is given without the one that it requires.
-    """
-
-    path: Path | None
+    path: Path | None  # a file, or a folder with ``--ray``; None for stdout
+    # whether to continue existing results, to replace them, and to first retry prompts that did not get all their texts
     resume: bool = False
     overwrite: bool = False
     retry_failed: bool = False
-    quiet: bool = False
-    show_rejected: int = 0
+    quiet: bool = False  # whether to show no progress
+    show_rejected: int = 0  # the most rejected attempts to print for each prompt
 
     def __post_init__(self) -> None:
         if self.retry_failed and not self.resume:
@@ -70,46 +53,22 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """What to generate, with which model, and within which limits.
+    """What to generate, with which model, and within which limits."""
 
-    Parameters
-    ----------
-    constraints
-        The constraint file, or several files merged into one.
-    generator
-        Name of the model, or an ``Endpoint``.
-    dtype
-        Data type in which the model computes; None for that of its stored weights.
-    sampler, budget, batch_size, deterministic
-        Arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
-    proposal, adapter
-        The result of ``proposed_by``.
-    count
-        Number of texts per prompt.
-    chat
-        Whether plain prompts become user messages.
-    generation
-        Generation options from the command line, such as ``"temperature"``.
-    settings
-        The model and its options, to be written to the results.
-    seed
-        Seed of the run; None for a new one.
-    """
-
-    constraints: ConstraintFile
-    generator: Any
-    dtype: str | None
-    sampler: Sampler
+    constraints: ConstraintFile  # the constraint file, or several files merged into one
+    generator: Any  # name of the model, or an ``Endpoint``
+    dtype: str | None  # data type in which the model computes; None for that of its stored weights
+    sampler: Sampler  # arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
     budget: Budget
     batch_size: int | None
     deterministic: bool
-    proposal: Any
+    proposal: Any  # the result of ``proposed_by``
     adapter: Any
-    count: int
-    chat: bool
-    generation: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    seed: int | None
+    count: int  # number of texts per prompt
+    chat: bool  # whether plain prompts become user messages
+    generation: Mapping[str, Any]  # generation options from the command line, such as ``"temperature"``
+    settings: Mapping[str, Any]  # the model and its options, to be written to the results
+    seed: int | None  # seed of the run; None for a new one
 
     @property
     def wrapper(self) -> dict[str, Any]:
@@ -190,21 +149,8 @@ def read_request(
 ) -> GenerateRequest:
     """Merge the options of the command line with those of the constraint file, and validate them.
 
-    Parameters
-    ----------
-    constraints
-        The constraint file.
-    model, dtype, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal, repair
-        Options of the command line. ``sampler`` is a name or YAML, and ``repair`` a number or YAML.
-    limits
-        Limits from the command line, by field of ``Budget``.
-    generation, **others
-        Fields of the request.
-
-    Raises
-    ------
-    UsageError
-        If a sampler, a budget or repair turns are invalid, or options contradict each other.
+    ``model, dtype, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal, repair``: options of the
+    command line. ``sampler`` is a name or YAML, and ``repair`` a number or YAML.
     """
     with ends_at_once():
         from guardwrap.samplers import sampler_named  # imports scipy, which --help does not need

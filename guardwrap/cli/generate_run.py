@@ -42,44 +42,7 @@ Write = Callable[[int, Item, Outcome], None]
 
 
 class Run:
-    """Generates texts for prompts, and writes the results in input order.
-
-    Parameters
-    ----------
-    items
-        The remaining prompts.
-    total
-        Number of all prompts, including those that are done, or None if unknown.
-    done
-        Lines that an earlier run has written.
-    request
-        What to generate.
-    output
-        File for the results, or None for stdout.
-    quiet
-        Whether to show no progress.
-    kept
-        Lines that an earlier run finished out of order, by prompt number.
-    show_rejected
-        The most rejected attempts to print for each prompt.
-    fits
-        Returns whether such a line is what this run would write for the prompt.
-
-    Attributes
-    ----------
-    done, short : int
-        Number of prompts that are done, and of those that did not get all their texts.
-    saved : int
-        Number of lines that an interrupted run has saved out of order, in a file beside its output.
-    failed : FailedPrompts
-        The prompts of this run that did not get all their texts.
-    plain_for_chat : bool
-        Whether a prompt was plain text for a model with a chat template.
-    advice : str
-        What to do about the first prompt that did not get all its texts.
-    timed : bool
-        Whether progress lines have an ETA.
-    """
+    """Generates texts for prompts, and writes the results in input order."""
 
     timed = True
 
@@ -123,15 +86,7 @@ class Run:
         self.advice = "raise the budget"
 
     def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
-        """Generate until the prompts end. Each outcome is written once all earlier ones are.
-
-        Parameters
-        ----------
-        guarded
-            The generator.
-        options
-            Keyword arguments of ``GuardedGenerator.stream``.
-        """
+        """Generate until the prompts end. Each outcome is written once all earlier ones are."""
         each = self._own_of_each()
         prompts = self._prompts(guarded)
         if self._show_rejected:
@@ -290,21 +245,7 @@ def require_another_seed(output: Path, seed: int, before: int | None) -> None:
 
 
 def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool, seed: int | None) -> typer.Exit:
-    """Print to stderr that texts are missing, and return the exit.
-
-    Parameters
-    ----------
-    short, total
-        Number of items that did not get all their texts, and of all items.
-    what
-        Name of the items, e.g. ``"prompts"``.
-    advice
-        The reason, or what helps.
-    kept
-        Whether a later run can continue with the results.
-    seed
-        The seed from the command line, or None.
-    """
+    """Print to stderr that texts are missing, and return the exit."""
     other = "" if seed is None else ", with another --seed or without one"
     retry = f"; retry them with --resume --retry-failed{other}" if kept else ""
     return typer.Exit(fail(f"{short} of {total} {what} did not get all their texts; {advice}{retry}", 3))

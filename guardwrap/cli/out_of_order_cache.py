@@ -24,13 +24,7 @@ def path_of(output: Path) -> Path:
 
 
 def read_ahead(output: Path) -> tuple[dict[int, bytes], int | None]:
-    """Return the lines by prompt number, from 0, and the seed of their run, or None if it is not in any line.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or was not written by ``keep_ahead``.
-    """
+    """Return the lines by prompt number, from 0, and the seed of their run, or None if it is not in any line."""
     path = path_of(output)
     lines: dict[int, bytes] = {}
     seed = None
@@ -53,13 +47,7 @@ def read_ahead(output: Path) -> tuple[dict[int, bytes], int | None]:
 
 
 def keep_ahead(output: Path, lines: Mapping[int, bytes]) -> None:
-    """Replace the file atomically, or remove it if there are no lines.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written or removed.
-    """
+    """Replace the file atomically, or remove it if there are no lines."""
     path = path_of(output)
     if not lines:
         if path.is_file():

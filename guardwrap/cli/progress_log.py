@@ -23,46 +23,18 @@ _STALLED = 5
 
 @dataclass(frozen=True)
 class Far:
-    """Progress of a run.
+    """Progress of a run."""
 
-    Parameters
-    ----------
-    done
-        Number of items that are done, including those of an earlier run.
-    kept
-        Number of items that were done by an earlier run.
-    short
-        Number of done items that did not get all their texts.
-    ahead
-        Number of further items that are finished, but wait for an earlier one.
-    slow
-        Place of this earlier item in the input.
-    begun
-        Whether all remaining items have been started. They may be the slow ones, so no ETA is shown.
-    """
-
-    done: int
-    kept: int = 0
-    short: int = 0
-    ahead: int = 0
-    slow: str = ""
-    begun: bool = False
+    done: int  # number of items that are done, including those of an earlier run
+    kept: int = 0  # number of items that were done by an earlier run
+    short: int = 0  # number of done items that did not get all their texts
+    ahead: int = 0  # number of further items that are finished, but wait for an earlier one
+    slow: str = ""  # place of this earlier item in the input
+    begun: bool = False  # whether all remaining items have been started. They may be the slow ones, so no ETA is shown.
 
 
 class Pace:
-    """Formats progress lines with an ETA.
-
-    Parameters
-    ----------
-    start
-        Start of the run, in seconds.
-    total
-        Number of items, or None if unknown.
-    what
-        Name of one item, e.g. ``"prompt"``.
-    timed
-        Whether to show an ETA.
-    """
+    """Formats progress lines with an ETA."""
 
     def __init__(self, start: float, total: int | None, what: str, *, timed: bool = True) -> None:
         self._start, self._total, self._what = start, total, what
@@ -103,15 +75,7 @@ class Pace:
 
 @contextmanager
 def telling(state: Callable[[], Far], total: int | None, what: str, *, timed: bool = True) -> Iterator[None]:
-    """Write a progress line to stderr every ``EVERY`` seconds, with or without new results.
-
-    Parameters
-    ----------
-    state
-        Returns the progress. Called from another thread.
-    total, what, timed
-        See ``Pace``.
-    """
+    """Write a progress line to stderr every ``EVERY`` seconds, with or without new results."""
     pace = Pace(monotonic(), total, what, timed=timed)
 
     def line() -> str | None:

@@ -21,22 +21,7 @@ def proposed_by(
     none: bool = False,
     served: bool = False,
 ) -> tuple[Any, Any]:
-    """Return the proposal and the adapter for ``GuardedGenerator``. False means none, even if the file has one.
-
-    Parameters
-    ----------
-    file
-        The constraint file.
-    proposal, masked, twisted, adapter, none
-        Options of the command line, which take precedence over the file.
-    served
-        Whether the model is on a server. Adapters are then names on this server.
-
-    Raises
-    ------
-    UsageError
-        If the options contradict each other.
-    """
+    """Return the proposal and the adapter for ``GuardedGenerator``. False means none, even if the file has one."""
     others = {
         "--proposal": proposal is not None,
         "--masked": masked,

@@ -38,24 +38,7 @@ def on_ray(
     workers: int,
     gpus: float,
 ) -> None:
-    """Generate texts for all rows of a file that have no record yet.
-
-    Parameters
-    ----------
-    request
-        What to generate.
-    source
-        The rows: a JSON Lines file or a Parquet file.
-    results
-        The folder for the records, and what to do with existing ones.
-    address, workers, gpus
-        Address of Ray, number of workers, and GPUs per worker.
-
-    Raises
-    ------
-    UsageError
-        If an option is missing, or options contradict each other.
-    """
+    """Generate texts for all rows of a file that have no record yet."""
     output, retry_failed = results.path, results.retry_failed
     if output is None:
         raise UsageError("--ray needs --output, a folder for the results")

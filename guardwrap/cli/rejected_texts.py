@@ -18,15 +18,7 @@ INDENT = "    "
 
 
 class RejectedTexts:
-    """Prints the first rejected attempts of each prompt.
-
-    Parameters
-    ----------
-    limit
-        The most attempts to print for one prompt.
-    where
-        Returns the place of a prompt in the input, given its number in the call.
-    """
+    """Prints the first rejected attempts of each prompt."""
 
     def __init__(self, limit: int, where: Callable[[int], str]) -> None:
         self._limit = limit

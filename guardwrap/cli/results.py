@@ -34,26 +34,13 @@ def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class WrittenLines:
-    """Lines that an interrupted run has written.
+    """Lines that an interrupted run has written."""
 
-    Parameters
-    ----------
-    count
-        Number of complete lines.
-    size
-        Size of the complete lines, in bytes. An incomplete line may follow.
-    short
-        Number of lines whose prompt did not get all its texts.
-    seed
-        Seed of the run, or None if there is no line.
-    failed
-        For each of these lines: its number from 0, its item, how often it was retried, and how many texts it has.
-    """
-
-    count: int = 0
-    size: int = 0
-    short: int = 0
-    seed: int | None = None
+    count: int = 0  # number of complete lines
+    size: int = 0  # size of the complete lines, in bytes. An incomplete line may follow.
+    short: int = 0  # number of lines whose prompt did not get all its texts
+    seed: int | None = None  # seed of the run, or None if there is no line
+    # for each of these lines: its number from 0, its item, how often it was retried, and how many texts it has
     failed: tuple[tuple[int, Item, int, int], ...] = ()
 
 
@@ -85,24 +72,7 @@ _SAME = {
 def read_finished(
     path: Path, items: Iterator[Item], request: GenerateRequest, *, other_budget: bool = False
 ) -> WrittenLines:
-    """Read the lines of an interrupted run, and skip the prompts that have one.
-
-    Parameters
-    ----------
-    path
-        The output file. It may be missing.
-    items
-        All prompts. Those with a complete line are consumed.
-    request
-        This run.
-    other_budget
-        Whether lines may have been made with a different budget.
-
-    Raises
-    ------
-    UsageError
-        If the file was not written by this run with these prompts, or was changed since.
-    """
+    """Read the lines of an interrupted run, and skip the prompts that have one."""
     done = WrittenLines()
     if not path.exists():
         return done
@@ -192,18 +162,6 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
     """Write whole lines to a file. Each is written without a buffer, so an interruption cannot cut it in two.
 
     The file is opened with the first line, so that until then an old one stays unchanged.
-
-    Parameters
-    ----------
-    path
-        Path of the file, or of a device or pipe.
-    size
-        Number of bytes to keep at the start of an existing file.
-
-    Yields
-    ------
-    callable
-        Appends a line.
     """
     with ExitStack() as stack:
         file: FileIO | None = None
@@ -225,20 +183,7 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
 
 
 def replace_lines(path: Path, new: Mapping[int, bytes]) -> int:
-    """Replace lines of a file atomically: after an interruption, it is either the old file or the new one.
-
-    Parameters
-    ----------
-    path
-        Path of the file. An incomplete last line is removed.
-    new
-        The new lines, by line number from 0.
-
-    Returns
-    -------
-    int
-        The size of the new file, in bytes.
-    """
+    """Replace lines of a file atomically: after an interruption, it is either the old file or the new one."""
     path = path.resolve()  # replace the target of a symbolic link, not the link
     try:
         with path.open("rb") as old:

@@ -23,22 +23,7 @@ EVERY = 60.0
 
 
 class RetryRun(Run):
-    """A retry of failed prompts. New lines replace old ones, unless the old line has more texts than the new one.
-
-    Parameters
-    ----------
-    done
-        Lines of the output file.
-    seed
-        Seed of the retry. It must differ from the first one, which would give the same attempts.
-    request, output, **shown
-        See ``Run``; ``quiet`` and ``show_rejected`` are passed to it.
-
-    Attributes
-    ----------
-    size : int
-        Size of the output file, in bytes.
-    """
+    """A retry of failed prompts. New lines replace old ones, unless the old line has more texts than the new one."""
 
     timed = False  # easy prompts finish first, so an ETA would be too short
 

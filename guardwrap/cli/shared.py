@@ -195,20 +195,7 @@ def fail(message: str, code: int) -> int:
 
 
 def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFile:
-    """Read constraint files, all of which must hold.
-
-    Parameters
-    ----------
-    files
-        Paths, or ``catalogue:NAME``.
-    allow_code
-        Whether they may name Python functions.
-
-    Raises
-    ------
-    GuardwrapError
-        If one cannot be read or is invalid.
-    """
+    """Read constraint files, all of which must hold."""
     with ends_at_once():
         from guardwrap.constraints.files.catalogue_files import catalogue_names
         from guardwrap.constraints.files.coerce import as_constraint_file
@@ -225,13 +212,7 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
 
 
 def generator_of(model: str, endpoint: str | None, dtype: str | None = None) -> Any:
-    """Return the generator to wrap: the name of a model, or an endpoint.
-
-    Raises
-    ------
-    UsageError
-        If an endpoint is given without the name of a model, or with a data type, or if the data type is unknown.
-    """
+    """Return the generator to wrap: the name of a model, or an endpoint."""
     if dtype is not None and dtype not in _DTYPES:
         raise UsageError(f"--dtype {dtype!r} is not one of {', '.join(_DTYPES)}{nearest(dtype, _DTYPES)}")
     if endpoint is None:
@@ -248,17 +229,7 @@ def generator_of(model: str, endpoint: str | None, dtype: str | None = None) -> 
 def load_generator(
     model: Any, constraints: Any, *, dtype: str | None = None, images: bool = False, **options: Any
 ) -> GuardedGenerator:
-    """Create a ``GuardedGenerator``. This imports torch, which help, ``check`` and ``catalogue`` do not need.
-
-    Parameters
-    ----------
-    model, constraints, **options
-        Arguments of ``GuardedGenerator``.
-    dtype
-        Data type in which the model computes; None for the data type of its stored weights.
-    images
-        Whether to load the model as one that takes images.
-    """
+    """Create a ``GuardedGenerator``. This imports torch, which help, ``check`` and ``catalogue`` do not need."""
     with ends_at_once():
         from guardwrap.generator import GuardedGenerator
         from guardwrap.pipelines.loading import image_pipeline

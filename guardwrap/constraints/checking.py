@@ -23,20 +23,11 @@ __all__ = ["Judgement", "PromptlessDraw", "judge", "rule_against", "run_check", 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The result of judging one draw.
+    """The result of judging one draw."""
 
-    Parameters
-    ----------
-    satisfied
-        Whether the draw satisfies the constraint: b(y).
-    blame
-        Title of the first part that rejected the draw, or None.
-    place
-        Where in the draw that part is violated, without generated text; None if that is not known.
-    """
-
-    satisfied: bool
-    blame: str | None = None
+    satisfied: bool  # whether the draw satisfies the constraint: b(y)
+    blame: str | None = None  # title of the first part that rejected the draw, or None
+    # where in the draw that part is violated, without generated text; None if that is not known
     place: str | None = None
 
 

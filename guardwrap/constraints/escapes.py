@@ -39,13 +39,6 @@ def decodings(text: str, *, anywhere: bool = False) -> Iterator[str]:
     the same line, up to an escape that JSON does not have: elsewhere they are likely to belong to a path or to LaTeX.
 
     What a text that ends with a quotation mark or line break is decoded to, every longer one begins with.
-
-    Parameters
-    ----------
-    text
-        The text.
-    anywhere
-        Whether to decode escapes of one letter anywhere, also those of program code.
     """
     for _ in range(DEPTH):
         if "\\" not in text and "&" not in text and "%" not in text:
@@ -95,12 +88,7 @@ _BRACKET = regex.compile(r"[\[{]")
 def json_strings(text: str, depth: int = DEPTH) -> Iterator[str]:
     """Yield the strings, keys among them, of JSON documents that a text is or contains, decoded.
 
-    Parameters
-    ----------
-    text
-        The text. A document at its end may be cut off.
-    depth
-        How many documents may be within each other: a string may be, or contain, a document itself.
+    ``depth``: how many documents may be within each other: a string may be, or contain, a document itself.
     """
     for document in _documents(text):
         todo = [document]

@@ -33,13 +33,6 @@ def excerpt(text: str, matches: Callable[[str], bool]) -> str:
 
     It is found by bisection: the first word with which the beginning of the text matches, and the last one from which
     that beginning still does.
-
-    Parameters
-    ----------
-    text
-        A text that matches.
-    matches
-        Whether a piece of it matches.
     """
     words = [match.span() for match in _WORD.finditer(text)]
     if not words:

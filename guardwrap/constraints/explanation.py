@@ -19,21 +19,12 @@ __all__ = ["Explanation", "Rejection", "counts_tokens", "explain_draw", "explain
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One part of a constraint that rejects a text.
+    """One part of a constraint that rejects a text."""
 
-    Parameters
-    ----------
-    part
-        Title of the part, as in reports.
-    reason
-        What is wrong with the text; "" if the title says it all. It may quote the text.
-    path
-        Path of the first invalid value in a JSON text, such as ``"$.items[2].name"``; None if it is the whole text, and
-        for texts that are not JSON.
-    """
-
-    part: str
-    reason: str = ""
+    part: str  # title of the part, as in reports
+    reason: str = ""  # what is wrong with the text; "" if the title says it all. It may quote the text.
+    # path of the first invalid value in a JSON text, such as ``"$.items[2].name"``; None if it is the whole text, and
+    # for texts that are not JSON
     path: str | None = None
 
     @property
@@ -50,19 +41,11 @@ class Explanation:
     """The result of checking one text with every part of a constraint.
 
     ``str()`` gives one line for each part that rejects the text.
-
-    Parameters
-    ----------
-    text
-        The text.
-    rejections
-        The parts that reject it, cheap parts first; empty if it is accepted.
-    unchecked
-        Titles of parts that were not checked, because they count tokens and those of the text are not known.
     """
 
-    text: str
-    rejections: tuple[Rejection, ...] = ()
+    text: str  # the text
+    rejections: tuple[Rejection, ...] = ()  # the parts that reject it, cheap parts first; empty if it is accepted
+    # titles of parts that were not checked, because they count tokens and those of the text are not known
     unchecked: tuple[str, ...] = ()
 
     @property
@@ -85,19 +68,8 @@ def counts_tokens(part: Constraint) -> bool:
 def explain_draws(constraint: Constraint, draws: Sequence[Draw], *, tokens_known: bool) -> list[Explanation]:
     """Check draws with every part of a constraint, not only up to the first one that rejects.
 
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    draws
-        Finished texts.
-    tokens_known
-        Whether ``token_ids`` of the draws are those of their texts. If not, parts that count tokens are not checked.
-
-    Raises
-    ------
-    CheckFailed
-        If a part crashes or takes too long.
+    ``tokens_known``: whether ``token_ids`` of the draws are those of their texts. If not, parts that count tokens are
+    not checked.
     """
     found: list[list[Rejection]] = [[] if draw.fault is None else [Rejection(draw.fault)] for draw in draws]
     readable = [number for number, draw in enumerate(draws) if draw.fault is None]
@@ -114,13 +86,7 @@ def explain_draws(constraint: Constraint, draws: Sequence[Draw], *, tokens_known
 
 
 def explain_draw(constraint: Constraint, draw: Draw) -> Explanation:
-    """Check one draw with every part of a constraint. If it has no tokens, parts that count them are not checked.
-
-    Raises
-    ------
-    CheckFailed
-        If a part crashes or takes too long.
-    """
+    """Check one draw with every part of a constraint. If it has no tokens, parts that count them are not checked."""
     return explain_draws(constraint, [draw], tokens_known=bool(draw.token_ids) or not draw.text)[0]
 
 

@@ -23,13 +23,7 @@ _STEP = re.compile(
 
 
 def read_path(path: str) -> tuple[Step, ...]:
-    """Return the steps of a path: a part of RFC 9535, with names, places, ``*`` and no filters.
-
-    Raises
-    ------
-    ConstraintError
-        If the path is none.
-    """
+    """Return the steps of a path: a part of RFC 9535, with names, places, ``*`` and no filters."""
     steps: list[Step] = []
     valid = isinstance(path, str) and path.startswith("$")
     place = 1
@@ -81,13 +75,7 @@ _ERROR_PLACE = re.compile(r"at line (\d+) column (\d+)\Z")
 
 
 def _begun(prefix: bytes) -> Any:
-    """Return what is complete of a JSON text, up to the first error: later text takes no value back.
-
-    Raises
-    ------
-    ValueError
-        If the text does not begin with JSON.
-    """
+    """Return what is complete of a JSON text, up to the first error: later text takes no value back."""
     try:
         return from_json(prefix, allow_partial=True)
     except ValueError as error:

@@ -30,22 +30,13 @@ SEPARATOR = "\n"
 
 
 class Event(NamedTuple):
-    """Something that happened to a region of a message.
+    """Something that happened to a region of a message."""
 
-    Parameters
-    ----------
-    kind
-        ``"open"``, ``"text"`` (more of the region's text) or ``"close"``.
-    part
-        The part of the message that the region belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
-    texts
-        The new text; for ``"close"`` the region's strings: its text, or each of its calls as JSON. For ``"open"`` of a
-        call that is JSON: ``"call"``, or ``"arguments"`` and the name of the tool if its text is that of the arguments.
-        Empty if the tool is not known.
-    """
-
-    kind: Literal["open", "text", "close"]
-    part: str
+    kind: Literal["open", "text", "close"]  # ``"open"``, ``"text"`` (more of the region's text) or ``"close"``
+    part: str  # the part of the message that the region belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``
+    # The new text; for ``"close"`` the region's strings: its text, or each of its calls as JSON. For ``"open"`` of a
+    # call that is JSON: ``"call"``, or ``"arguments"`` and the name of the tool if its text is that of the arguments.
+    # Empty if the tool is not known.
     texts: tuple[str, ...] = ()
 
 
@@ -66,28 +57,17 @@ class Regions(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What comes before the new text.
+    """What comes before the new text."""
 
-    Parameters
-    ----------
-    prompt
-        The prompt's text; None if prompt and new text are not decoded one after the other.
-    begun
-        The text of the assistant message that the new text continues.
-    message
-        The state of the message's parser after the prompt, and what happened in the prompt; None if the answer is not
-        parsed into a message.
-    whole
-        Whether the pipeline returns the new text. If it returns the parsed message, only rules on its parts can judge
-        the text while it grows.
-    lines
-        Whether the new text is a server's pieces of a message as lines of JSON. The server ends it at stop strings.
-    """
-
-    prompt: str | None = None
-    begun: str = ""
+    prompt: str | None = None  # the prompt's text; None if prompt and new text are not decoded one after the other
+    begun: str = ""  # the text of the assistant message that the new text continues
+    # the state of the message's parser after the prompt, and what happened in the prompt; None if the answer is not
+    # parsed into a message
     message: tuple[Regions, Sequence[Event]] | None = None
+    # Whether the pipeline returns the new text. If it returns the parsed message, only rules on its parts can judge the
+    # text while it grows.
     whole: bool = True
+    # Whether the new text is a server's pieces of a message as lines of JSON. The server ends it at stop strings.
     lines: bool = False
 
 
@@ -115,21 +95,11 @@ class Undecided(Monitor):
 
 @dataclass(frozen=True, kw_only=True)
 class RegionMonitor(Monitor):
-    """Monitor that reads one part of a message. Text of other parts costs it nothing.
+    """Monitor that reads one part of a message. Text of other parts costs it nothing."""
 
-    Parameters
-    ----------
-    part
-        ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
-    regions
-        The state of the message's parser.
-    dead
-        Whether a call has failed, or the message cannot be parsed.
-    """
-
-    part: str
-    regions: Regions
-    dead: bool = False
+    part: str  # ``"answer"``, ``"reasoning"`` or ``"tool_calls"``
+    regions: Regions  # the state of the message's parser
+    dead: bool = False  # whether a call has failed, or the message cannot be parsed
 
     def read(self, text: str, /) -> Monitor:
         """Read on."""
@@ -168,26 +138,13 @@ class MessageMonitor(RegionMonitor):
     """Monitor of a constraint on one part of a message.
 
     White space at the end of a piece is held back until more text shows that it belongs to the part.
-
-    Parameters
-    ----------
-    holds
-        Judges a whole call.
-    inner
-        The constraint's monitor, which reads the answer or the reasoning.
-    begun
-        Whether the inner monitor has read something.
-    held
-        White space, or the separator before a further piece, that has not been read yet.
-    inside
-        Whether something of the current piece has been read.
     """
 
-    holds: Callable[[str], bool]
-    inner: Monitor
-    begun: bool = False
-    held: str = ""
-    inside: bool = False
+    holds: Callable[[str], bool]  # judges a whole call
+    inner: Monitor  # the constraint's monitor, which reads the answer or the reasoning
+    begun: bool = False  # whether the inner monitor has read something
+    held: str = ""  # white space, or the separator before a further piece, that has not been read yet
+    inside: bool = False  # whether something of the current piece has been read
 
     @property
     def verdict(self) -> Verdict:

@@ -32,18 +32,10 @@ def _once(monitor: Monitor, ask: Callable[[], Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Rereading(Monitor):
-    """Monitor that judges the whole prefix again for each piece.
+    """Monitor that judges the whole prefix again for each piece."""
 
-    Parameters
-    ----------
-    constraint
-        The constraint that judges.
-    prefix
-        The text read so far.
-    """
-
-    constraint: Constraint
-    prefix: str = ""
+    constraint: Constraint  # the constraint that judges
+    prefix: str = ""  # the text read so far
 
     @property
     def verdict(self) -> Verdict:
@@ -65,18 +57,10 @@ class Rereading(Monitor):
 
 @dataclass(frozen=True)
 class Combined(Monitor):
-    """Monitor of several parts: Kleene's conjunction or disjunction of their verdicts.
+    """Monitor of several parts: Kleene's conjunction or disjunction of their verdicts."""
 
-    Parameters
-    ----------
-    choose
-        ``min`` for a conjunction, ``max`` for a disjunction.
-    parts
-        The monitors.
-    """
-
-    choose: Callable[[Iterable[Verdict]], Verdict]
-    parts: Sequence[Monitor]
+    choose: Callable[[Iterable[Verdict]], Verdict]  # ``min`` for a conjunction, ``max`` for a disjunction
+    parts: Sequence[Monitor]  # the monitors
 
     @property
     def verdict(self) -> Verdict:
@@ -126,15 +110,9 @@ class Combined(Monitor):
 
 @dataclass(frozen=True)
 class Negated(Monitor):
-    """Monitor of a negated constraint.
+    """Monitor of a negated constraint."""
 
-    Parameters
-    ----------
-    part
-        The monitor of the constraint that must not hold.
-    """
-
-    part: Monitor
+    part: Monitor  # the monitor of the constraint that must not hold
 
     @property
     def verdict(self) -> Verdict:

@@ -27,45 +27,29 @@ MASK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
-    """A text that has been read, with the monitor of each part.
+    """A text that has been read, with the monitor of each part."""
 
-    Parameters
-    ----------
-    text
-        The text so far.
-    monitors
-        For each part, its monitor and the number of characters that this monitor has read. A part that was too slow
-        has read less than the whole text.
-    blame
-        Title of the first part that no continuation can satisfy, or None.
-    place
-        Where in the text that part is violated, without generated text; None if that is not known.
-    undecided
-        Title of the first part whose verdict is not SATISFIED; None if every continuation satisfies all parts.
-    """
-
-    text: str
+    text: str  # the text so far
+    # For each part, its monitor and the number of characters that this monitor has read. A part that was too slow has
+    # read less than the whole text.
     monitors: tuple[tuple[Monitor, int], ...]
-    blame: str | None = None
+    blame: str | None = None  # title of the first part that no continuation can satisfy, or None
+    # where in the text that part is violated, without generated text; None if that is not known
     place: str | None = None
+    # title of the first part whose verdict is not SATISFIED; None if every continuation satisfies all parts
     undecided: str | None = None
 
 
 class PrefixReader:
     """Reads texts for a constraint.
 
-    Parameters
-    ----------
-    constraint
-        The constraint. Its parts judge in order, and share the time limit of one verdict (``VERDICT_SECONDS``).
+    ``constraint``: the constraint. Its parts judge in order, and share the time limit of one verdict
+    (``VERDICT_SECONDS``).
 
-    Attributes
-    ----------
-    slow : set of int
-        Indices of the parts that are no longer asked, because they were too slow. A part is dropped in two cases: it
-        took the most time of all parts when the limit was exceeded, more than ``PATIENCE`` times and in more than one
-        of ``RARELY`` readings; or it did so for the verdicts on candidates (``MASK_SECONDS``) more than ``PATIENCE``
-        times. A single slow reading does not count against a part: it may be Python's garbage collector.
+    ``slow``: indices of the parts that are no longer asked, because they were too slow. A part is dropped in two
+    cases: it took the most time of all parts when the limit was exceeded, more than ``PATIENCE`` times and in more
+    than one of ``RARELY`` readings; or it did so for the verdicts on candidates (``MASK_SECONDS``) more than
+    ``PATIENCE`` times. A single slow reading does not count against a part: it may be Python's garbage collector.
     """
 
     def __init__(self, constraint: Constraint) -> None:
@@ -86,15 +70,7 @@ class PrefixReader:
         return ReadPrefix("", monitors, undecided=self._parts[0].title)
 
     def read(self, before: ReadPrefix, text: str) -> ReadPrefix:
-        """Read the rest of a text, part of which has been read.
-
-        Parameters
-        ----------
-        before
-            The reading to continue. If ``text`` does not begin with its text, the whole text is read.
-        text
-            The whole text, from its beginning.
-        """
+        """Read the rest of a text, part of which has been read."""
         before = before if text.startswith(before.text) else self.start
         monitors, blame, place = list(before.monitors), None, None
         took: dict[int, float] = {}
@@ -126,27 +102,13 @@ class PrefixReader:
         return ReadPrefix(text, tuple(monitors), blame, place, undecided)
 
     def monitor(self, before: ReadPrefix) -> Monitor:
-        """Return one monitor for all parts that are not in ``slow``, after the text that has been read.
-
-        Parameters
-        ----------
-        before
-            The text that has been read.
-        """
+        """Return one monitor for all parts that are not in ``slow``, after the text that has been read."""
         asked = [read for number, read in enumerate(before.monitors) if number not in self.slow]
         parts = [monitor.read(behind) if (behind := before.text[done:]) else monitor for monitor, done in asked]
         return parts[0] if len(parts) == 1 else Combined(min, tuple(parts))
 
     def violated(self, before: ReadPrefix, texts: Sequence[str]) -> list[bool]:
-        """Return, for each candidate, whether the text plus that candidate can no longer satisfy the constraint.
-
-        Parameters
-        ----------
-        before
-            The text that has been read.
-        texts
-            The candidates for what comes next.
-        """
+        """Return, for each candidate, whether the text plus that candidate can no longer satisfy the constraint."""
         violated = [False] * len(texts)
         took: dict[int, float] = {}
         with time_limit(min(MASK_SECONDS, VERDICT_SECONDS * len(texts))) as clock:

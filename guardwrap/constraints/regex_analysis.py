@@ -72,22 +72,7 @@ def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> 
 
 
 def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | None = None) -> Any:
-    """Compile an expression with the ``regex`` module, version 0 behaviour.
-
-    Parameters
-    ----------
-    pattern
-        The expression.
-    flags
-        Names of flags, such as ``"ignorecase"``.
-    spelling
-        The expression as its author wrote it, for messages, if ``pattern`` is a translation.
-
-    Raises
-    ------
-    ConstraintError
-        If it is invalid, or so large that compiling it could exhaust the memory.
-    """
+    """Compile an expression with the ``regex`` module, version 0 behaviour."""
     spelling = pattern if spelling is None else spelling
     shown = quoted(spelling[:80])
     if spelling.count("[") > MAX_SETS:
@@ -143,26 +128,17 @@ def _items(pattern: str) -> int:
 
 
 class Extent(NamedTuple):
-    """What is known about an expression's matches in a text that is still growing.
+    """What is known about an expression's matches in a text that is still growing."""
 
-    Parameters
-    ----------
-    lookahead
-        The number w such that a match that ends at least w characters before the end of a prefix is also a match in
-        every text that begins with the prefix. None if no such number is known.
-    widest
-        The length of the longest possible match, in characters. None if there is no limit, or it is not known.
-    only_consumes
-        Whether the expression has no zero-width assertion, so that a failed partial match proves that no text
-        beginning with the prefix matches.
-    dies
-        Whether a failed partial search proves that no text beginning with the prefix has a match.
-    """
-
+    # The number w such that a match that ends at least w characters before the end of a prefix is also a match in every
+    # text that begins with the prefix. None if no such number is known.
     lookahead: int | None = None
+    # The length of the longest possible match, in characters. None if there is no limit, or it is not known.
     widest: int | None = None
+    # whether the expression has no zero-width assertion, so that a failed partial match proves that no text beginning
+    # with the prefix matches
     only_consumes: bool = False
-    dies: bool = False
+    dies: bool = False  # whether a failed partial search proves that no text beginning with the prefix has a match
 
     @property
     def reach(self) -> int | None:
@@ -192,18 +168,10 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
 
 
 class Occurrences(NamedTuple):
-    """An expression of something that occurs in texts.
+    """An expression of something that occurs in texts."""
 
-    Parameters
-    ----------
-    compiled
-        The compiled expression.
-    reach
-        How many characters from the start of a match decide where it ends; None if not known.
-    """
-
-    compiled: Any
-    reach: int | None
+    compiled: Any  # the compiled expression
+    reach: int | None  # how many characters from the start of a match decide where it ends; None if not known
 
     def find(self, text: str, *, settled: bool = False) -> Iterator[Any]:
         """Yield the matches in a text; if ``settled``, those that every text that begins with it has."""
@@ -214,13 +182,7 @@ class Occurrences(NamedTuple):
 
 
 def occurrences(pattern: str, *, ignore_case: bool) -> Occurrences:
-    """Return an expression of something that occurs in texts.
-
-    Raises
-    ------
-    ConstraintError
-        If the expression is invalid, or matches the empty text.
-    """
+    """Return an expression of something that occurs in texts."""
     flags = ("ignorecase",) if ignore_case else ()
     compiled = compile_pattern(pattern, flags)
     if compiled.fullmatch("") is not None:
@@ -241,20 +203,7 @@ def _last_words(parsed: Any) -> int:
 
 
 def parse_pattern(pattern: str, flags: Sequence[str], *, as_re: bool = False) -> Any:
-    """Return the operations of an expression, as the standard library's parser gives them.
-
-    Parameters
-    ----------
-    pattern, flags
-        The expression, and the names of its flags, such as ``"ignorecase"``.
-    as_re
-        Whether ``[[``, ``--`` and the like are known to be meant as ``re`` reads them.
-
-    Returns
-    -------
-    re._parser.SubPattern or None
-        None if it is invalid, or ``regex`` may read it differently.
-    """
+    """Return the operations of an expression, as the standard library's parser gives them."""
     if _FOREIGN.search(pattern) and not as_re:
         return None
     bits = 0
@@ -320,21 +269,7 @@ _MOST_SETS = 100  # the most different sets of characters in an expression that 
 
 @lru_cache(1024)
 def character_kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
-    """Group the characters that begin with these bytes by how an expression treats them; return one of each group.
-
-    Parameters
-    ----------
-    pattern, flags
-        An expression that only consumes characters, and the names of its flags.
-    partial
-        The first bytes of a character of several bytes, without the last one.
-
-    Returns
-    -------
-    str or None
-        None if the expression has more than 100 different sets of characters, or if more than 4096 characters begin
-        with these bytes and one of the sets contains some of them.
-    """
+    """Group the characters that begin with these bytes by how an expression treats them; return one of each group."""
     sets = _sets(pattern, flags)
     if sets is None:
         return None

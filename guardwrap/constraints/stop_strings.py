@@ -26,35 +26,17 @@ def _end(text: str, stops: Sequence[str]) -> int | None:
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """Return a text up to its first stop string.
-
-    Parameters
-    ----------
-    text
-        The text as the model wrote it.
-    stops
-        Non-empty stop strings.
-    """
+    """Return a text up to its first stop string."""
     return text[: _end(text, stops)]
 
 
 @dataclass
 class GrowingCut:
-    """A text that grows, cut at its first stop string: what of it is certain to remain.
+    """A text that grows, cut at its first stop string: what of it is certain to remain."""
 
-    Parameters
-    ----------
-    stops
-        Non-empty stop strings.
-    text
-        The text so far.
-    settled
-        Number of its characters that are certain to remain.
-    """
-
-    stops: tuple[str, ...]
-    text: str = ""
-    settled: int = 0
+    stops: tuple[str, ...]  # Non-empty stop strings
+    text: str = ""  # the text so far
+    settled: int = 0  # number of its characters that are certain to remain
 
     def read(self, piece: str) -> str:
         """Add a piece, and return the characters that have become certain to remain."""
@@ -95,18 +77,10 @@ class _Reading(Monitor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StopAt(Wrapper):
-    """A constraint that applies another one to the text before the first stop string.
+    """A constraint that applies another one to the text before the first stop string."""
 
-    Parameters
-    ----------
-    of
-        The constraint to apply.
-    stops
-        Non-empty stop strings.
-    """
-
-    of: Constraint
-    stops: tuple[str, ...]
+    of: Constraint  # the constraint to apply
+    stops: tuple[str, ...]  # Non-empty stop strings
     kind: Literal["until"] = field(default="until", kw_only=True)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
@@ -146,15 +120,7 @@ def shown(draw: Draw, stops: Sequence[str]) -> str:
 
 
 def stopped(constraint: Constraint, stops: tuple[str, ...]) -> Constraint:
-    """Return a constraint that judges texts before their first stop string, part by part.
-
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    stops
-        The stop strings, none of them empty; without any, the constraint is returned as it is.
-    """
+    """Return a constraint that judges texts before their first stop string, part by part."""
     if not stops:
         return constraint
     parts = [StopAt(part, stops) for part in constraint.parts]

@@ -154,28 +154,12 @@ def in_json(on: object) -> bool:
 
 
 def selected(text: str, part: Part, split: Mapping[str, Split]) -> list[str] | None:
-    """Return the parts of a whole text; None if it lacks one and so must be rejected.
-
-    Parameters
-    ----------
-    text
-        The text.
-    part
-        The selection.
-    split
-        Functions that split a text into its ``"line"``, ``"sentence"`` and ``"paragraph"`` parts.
-    """
+    """Return the parts of a whole text; None if it lacks one and so must be rejected."""
     return values_within([piece.strip() for piece in _pieces(text, part, split)] or None, part)
 
 
 def values_within(pieces: list[str] | None, part: Part) -> list[str] | None:
-    """Return the parts within pieces of a text, which are None if the text lacks them, after the path in JSON.
-
-    Returns
-    -------
-    list of str or None
-        None if the text lacks a part and must be rejected; an empty list if it lacks one and is accepted.
-    """
+    """Return the parts within pieces of a text, which are None if the text lacks them, after the path in JSON."""
     if pieces is not None and part.json is not None:
         pieces = [value.strip() for piece in pieces for value in values_at(piece, part.json_steps)] or None
     return pieces if pieces is not None or part.missing == "fail" else []
@@ -195,19 +179,7 @@ def _pieces(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
 
 
 def settled(prefix: str, part: Part, split: Mapping[str, Split], whole: Mapping[str, Split]) -> list[str]:
-    """Return the numbered parts of a prefix that no continuation can change.
-
-    Parameters
-    ----------
-    prefix
-        The beginning of a text.
-    part
-        The selection.
-    split
-        Functions as for ``selected``.
-    whole
-        Functions that return only those parts that no continuation can change.
-    """
+    """Return the numbered parts of a prefix that no continuation can change."""
     names = [name for name in (*_UNITS, "word", "each") if getattr(part, name) is not None]
     if part.json is not None:
         # A text that will not be JSON lacks the part, and passes with missing="pass".
@@ -266,32 +238,15 @@ class PartMonitor(Monitor):
 
     Outside of parts it only looks for the marker. Characters that may belong to the closing marker, and white space,
     are held back until later text shows that they belong to the part.
-
-    Parameters
-    ----------
-    part
-        The selection, by ``after`` or ``between``.
-    start
-        The constraint's monitor before it has read anything.
-    holds
-        Judges a whole part.
-    inner
-        The monitor of the part that is being read; None outside.
-    held
-        Text that has not been read yet.
-    span
-        What the part has read so far, without the white space before it.
-    dead
-        Whether a whole part has failed.
     """
 
-    part: Part
-    start: Monitor
-    holds: Callable[[str], bool]
-    inner: Monitor | None = None
-    held: str = ""
-    span: str = ""
-    dead: bool = False
+    part: Part  # the selection, by ``after`` or ``between``
+    start: Monitor  # the constraint's monitor before it has read anything
+    holds: Callable[[str], bool]  # judges a whole part
+    inner: Monitor | None = None  # the monitor of the part that is being read; None outside
+    held: str = ""  # text that has not been read yet
+    span: str = ""  # what the part has read so far, without the white space before it
+    dead: bool = False  # whether a whole part has failed
 
     @property
     def verdict(self) -> Verdict:
@@ -375,13 +330,7 @@ def begun_length(text: str, markers: Sequence[str]) -> int:
 
 
 def read_part(value: Mapping[str, Any], names: Sequence[str]) -> Part:
-    """Make a part of a mapping.
-
-    Raises
-    ------
-    ConstraintError
-        If a field of the mapping is unknown or invalid.
-    """
+    """Make a part of a mapping."""
     known = {field.name for field in fields(Part)}
     if unknown := [name for name in value if name not in known]:
         raise ConstraintError(

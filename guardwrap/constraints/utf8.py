@@ -17,18 +17,7 @@ _LONGER = {2: (0x1F, 0x80), 3: (0x0F, 0x800), 4: (0x07, 0x10000)}  # by length: 
 
 
 def split(raw: bytes) -> tuple[str, bytes]:
-    """Decode bytes, and return the text and the incomplete character at its end, if any.
-
-    Parameters
-    ----------
-    raw
-        UTF-8 bytes. Invalid ones become U+FFFD.
-
-    Returns
-    -------
-    tuple of str and bytes
-        The text, and the bytes of the last character if it is not complete.
-    """
+    """Decode bytes, and return the text and the incomplete character at its end, if any."""
     if raw.isascii():
         return raw.decode("ascii"), b""
     decoder = _decoder("replace")
@@ -38,13 +27,7 @@ def split(raw: bytes) -> tuple[str, bytes]:
 
 @lru_cache(512)
 def characters(partial: bytes) -> str:
-    """Return all characters whose UTF-8 begins with these bytes, in order.
-
-    Parameters
-    ----------
-    partial
-        The first bytes of a character of several bytes, without the last one.
-    """
+    """Return all characters whose UTF-8 begins with these bytes, in order."""
     length = 2 + (partial[0] >= 0xE0) + (partial[0] >= 0xF0)
     bits, first = _LONGER[length]
     code = partial[0] & bits

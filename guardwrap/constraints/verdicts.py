@@ -41,22 +41,10 @@ class Monitor(ABC):
 
     @abstractmethod
     def read(self, text: str, /) -> Monitor:
-        """Return the monitor after more text; this one does not change.
-
-        Parameters
-        ----------
-        text
-            The text that follows: any number of characters.
-        """
+        """Return the monitor after more text; this one does not change."""
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return the verdict after each candidate for the next token.
-
-        Parameters
-        ----------
-        texts
-            The candidates, each as if it came next.
-        """
+        """Return the verdict after each candidate for the next token."""
         verdicts = []
         for text in texts:
             check_deadline()  # there may be a thousand candidates
@@ -80,11 +68,6 @@ class Monitor(ABC):
         """Return whether a character whose UTF-8 begins with these bytes may come next; True if that is not known.
 
         Incomplete bytes at the end of a text are decoded to U+FFFD, so False means that U+FFFD is VIOLATED as well.
-
-        Parameters
-        ----------
-        partial
-            The first bytes of a character of several bytes, without the last one.
         """
         if self.read(REPLACEMENT).verdict is not Verdict.VIOLATED:
             return True

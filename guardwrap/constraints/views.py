@@ -83,13 +83,7 @@ def filled_lines(text: str) -> list[str]:
 
 
 def read_view(on: Any) -> Any:
-    """Return a constraint's view as it is kept: a mapping becomes a ``Part``.
-
-    Raises
-    ------
-    ConstraintError
-        If the name of a view, or a field of a part, is unknown.
-    """
+    """Return a constraint's view as it is kept: a mapping becomes a ``Part``."""
     if isinstance(on, dict):
         return text_parts.read_part(on, VIEWS)
     if isinstance(on, Part) or on in VIEWS:
@@ -101,13 +95,6 @@ def view(draw: Draw, on: View) -> list[str] | None:
     """Return the strings of a draw that a constraint with this view judges, each of which must hold.
 
     None if the draw lacks the part and so is rejected; an empty list if it lacks the part and is accepted.
-
-    Parameters
-    ----------
-    draw
-        A finished attempt.
-    on
-        The view.
     """
     text = draw.text
     if on == "completion":

@@ -51,15 +51,6 @@ def mistakes_in(error: ValidationError, data: Any, kind: TypeAdapter[Any]) -> li
 
     The most helpful one comes first, and there is one for each place. After ``MOST_MISTAKES`` places, the last entry
     has no place and says how many more there are.
-
-    Parameters
-    ----------
-    error
-        Pydantic's error.
-    data
-        The data.
-    kind
-        The type that it was validated as.
     """
     schema = cache(lambda: _schema(kind))
     errors: list[Any] = list(error.errors(include_url=False, include_input=False))

@@ -15,13 +15,7 @@ def summary(documented: Any) -> str:
 
 
 def parameters(documented: Any) -> dict[str, str]:
-    """Return the description of each parameter in a numpydoc docstring, as one line each.
-
-    Parameters
-    ----------
-    documented
-        A class or function, or its docstring.
-    """
+    """Return the description of each parameter in a numpydoc docstring, as one line each."""
     text = documented if isinstance(documented, str) else inspect.getdoc(documented) or ""
     _, _, section = text.partition("Parameters\n----------\n")
     descriptions: dict[str, str] = {}
@@ -38,15 +32,7 @@ def parameters(documented: Any) -> dict[str, str]:
 
 
 def add_descriptions(schema: dict[str, Any], documented: Any) -> None:
-    """Add the descriptions in a docstring to the JSON Schema of a mapping and its fields.
-
-    Parameters
-    ----------
-    schema
-        The schema, changed in place.
-    documented
-        A class or function, or its docstring.
-    """
+    """Add the descriptions in a docstring to the JSON Schema of a mapping and its fields."""
     text = documented if isinstance(documented, str) else inspect.getdoc(documented) or ""
     described = parameters(text)
     about = _plain(text.split("\n\n")[0])
@@ -60,15 +46,7 @@ def add_descriptions(schema: dict[str, Any], documented: Any) -> None:
 
 
 def share(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a schema in which the union of all constraint kinds is one shared definition, not repeated in each place.
-
-    Parameters
-    ----------
-    schema
-        The JSON Schema of a whole file.
-    name
-        The name of the new definition in ``$defs``.
-    """
+    """Return a schema in which the union of all constraint kinds is one shared definition."""
     shared: dict[str, Any] = {}
 
     def again(part: Any) -> Any:

@@ -27,16 +27,6 @@ def irregular(path: str | Path) -> str | None:
     """Return the type of a special file, reading which might never end; None for a regular file or a missing one.
 
     Files that the shell opened, such as ``<(command)``, count as regular, because the caller controls when they end.
-
-    Parameters
-    ----------
-    path
-        The path to check.
-
-    Returns
-    -------
-    str or None
-        ``"a named pipe"``, ``"a socket"`` or ``"a device"``.
     """
     if os.fspath(path).startswith(("/dev/stdin", "/dev/fd/", "/proc/self/fd/")):
         return None

@@ -31,16 +31,7 @@ class Exact(Decimal):
 
 
 def load_json(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises
-    ------
-    ValueError, OverflowError
-        If it is not JSON, or has NaN, an infinity, a number beyond the range of a double, a lone surrogate, or an
-        object with a duplicate key.
-    RecursionError
-        If it is nested too deeply.
-    """
+    """Return the value of a JSON text."""
     return _load(text, _finite)
 
 

@@ -51,15 +51,7 @@ def loading() -> Iterator[None]:
 
 
 def count_items(items: int, what: str) -> None:
-    """Raise ConstraintError if one expression is too large, or those of the current file together are.
-
-    Parameters
-    ----------
-    items
-        The number of items in the expression.
-    what
-        The beginning of the message: subject and verb.
-    """
+    """Raise ConstraintError if one expression is too large, or those of the current file together are."""
     check_deadline()
     if items > MAX_ITEMS:
         number = items if items < 10**9 else "far too many"

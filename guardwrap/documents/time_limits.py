@@ -43,15 +43,7 @@ WORKS = 2e-3  # seconds that a thread which gives way to others works before it 
 
 
 class TimeLimit(TimeoutError):
-    """A time limit was exceeded. It becomes CheckFailed, SpecError or UNDECIDED before it reaches the user.
-
-    Parameters
-    ----------
-    seconds
-        The limit that was exceeded.
-    shared
-        Whether it is the limit for all parts together, not the limit for one match.
-    """
+    """A time limit was exceeded. It becomes CheckFailed, SpecError or UNDECIDED before it reaches the user."""
 
     def __init__(self, seconds: float, *, shared: bool) -> None:
         super().__init__(f"took more than {seconds:g} s")
@@ -97,22 +89,7 @@ def now() -> float:
 
 
 class time_limit:  # noqa: N801  # reads as a function; entered at every token, so it is no generator
-    """Context that limits the CPU seconds of its body. Of nested limits, the one that ends first applies.
-
-    Parameters
-    ----------
-    seconds
-        The limit.
-    ignore_outer
-        Whether to ignore the limits around this one, except firm ones.
-    firm
-        Whether this limit also applies within limits that are entered with ``ignore_outer``.
-
-    Attributes
-    ----------
-    late : bool
-        Whether something in the context was stopped by this limit or by one nested in it.
-    """
+    """Context that limits the CPU seconds of its body. Of nested limits, the one that ends first applies."""
 
     __slots__ = ("_before", "_firm", "_ignore_outer", "end", "late", "outer", "seconds")
 
@@ -141,13 +118,7 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
 
 
 class step_limit(time_limit):  # noqa: N801  # reads as a function
-    """Context that limits a request's CPU seconds while other requests wait. It applies to all limits within it.
-
-    Parameters
-    ----------
-    seconds
-        The limit.
-    """
+    """Context that limits a request's CPU seconds while other requests wait. It applies to all limits within it."""
 
     __slots__ = ()
 
@@ -180,17 +151,8 @@ _left_behind: dict[int, threading.Thread] = {}
 def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
     """Call code that cannot be interrupted. Within a ``step_limit`` it runs in a thread, so that others need not wait.
 
-    Parameters
-    ----------
-    call
-        The function to call. It must hold a reference to ``owner``.
-    owner
-        The object that the call belongs to. While a thread of an earlier call still runs, its owner gets no other one.
-
-    Raises
-    ------
-    StepOver
-        If the call does not return in time. Its thread keeps running.
+    ``owner``: the object that the call belongs to. While a thread of an earlier call still runs, its owner gets no
+    other one.
     """
     step = _running.step
     if step is None:
@@ -265,24 +227,7 @@ def seconds_left(most: float = math.inf) -> float | None:
 
 
 def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:
-    """Call a method of a compiled expression on a text, with a time limit.
-
-    Parameters
-    ----------
-    match
-        A method such as ``pattern.search``.
-    text
-        The text.
-    most
-        Limit in seconds for this call, in addition to the current limit.
-    **options
-        Other arguments for the method.
-
-    Raises
-    ------
-    TimeLimit
-        If a limit is exceeded.
-    """
+    """Call a method of a compiled expression on a text, with a time limit."""
     limit = _Patience(most)
     while True:
         try:
@@ -292,13 +237,7 @@ def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **op
 
 
 def matches(pattern: Any, text: str, *, most: float = math.inf, **options: Any) -> Iterator[Any]:
-    """Yield the matches of a compiled expression in a text, with a time limit; the arguments are those of ``within``.
-
-    Raises
-    ------
-    TimeLimit
-        If a limit is exceeded.
-    """
+    """Yield the matches of a compiled expression in a text, with a time limit; arguments as for ``within``."""
     limit = _Patience(most)
     yielded = 0
     while True:
@@ -320,11 +259,6 @@ class _Patience:
     """Timeout for one match. `regex` counts the CPU time of all threads, so it stops early if others compute.
 
     The match is then repeated with twice the timeout, until this thread itself has used up its time.
-
-    Attributes
-    ----------
-    timeout : float or None
-        The timeout to pass to `regex`, in seconds.
     """
 
     def __init__(self, most: float) -> None:

@@ -25,22 +25,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Invalid(ValueError):
-    """Data is not valid. This becomes a GuardwrapError before it reaches the user.
-
-    Parameters
-    ----------
-    location
-        The path to the value in the data.
-    first
-        What is wrong with it, in one line.
-    others
-        Other places in the data with their mistakes.
-
-    Attributes
-    ----------
-    problem : str
-        What is wrong with the value, and the other mistakes.
-    """
+    """Data is not valid. This becomes a GuardwrapError before it reaches the user."""
 
     def __init__(self, location: Location, first: str, others: Sequence[tuple[Location, str]] = ()) -> None:
         self.location, self.first, self.others = location, first, others
@@ -49,13 +34,7 @@ class Invalid(ValueError):
 
 
 class Elsewhere(Exception):  # not a ValueError, which pydantic would report as a mistake in this file
-    """Another file, which the data names, is not valid.
-
-    Parameters
-    ----------
-    error
-        The error, with the path and line of the other file.
-    """
+    """Another file, which the data names, is not valid."""
 
     def __init__(self, error: SpecError) -> None:
         super().__init__(str(error))
@@ -64,24 +43,12 @@ class Elsewhere(Exception):  # not a ValueError, which pydantic would report as 
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A YAML file as plain data, with the line numbers of its values.
+    """A YAML file as plain data, with the line numbers of its values."""
 
-    Parameters
-    ----------
-    path
-        Its name in error messages.
-    data
-        The contents as plain JSON types.
-    root
-        The YAML nodes, which have line numbers.
-    notes
-        Remarks on values that YAML reads otherwise than most people.
-    """
-
-    path: str
-    data: dict[str, Any]
-    root: yaml.Node
-    notes: tuple[str, ...] = ()
+    path: str  # its name in error messages
+    data: dict[str, Any]  # the contents as plain JSON types
+    root: yaml.Node  # the YAML nodes, which have line numbers
+    notes: tuple[str, ...] = ()  # remarks on values that YAML reads otherwise than most people
 
     def error(self, location: Location, problem: str) -> SpecError:
         """Return an error about a place in the file."""
@@ -105,13 +72,7 @@ class Document:
         return int(line) + 1
 
     def read(self, kind: TypeAdapter[_T], **context: Any) -> _T:
-        """Validate the contents as a type, and return the value. ``context`` is passed to the type's validators.
-
-        Raises
-        ------
-        SpecError
-            If the contents are invalid; the message names path and line.
-        """
+        """Validate the contents as a type, and return the value. ``context`` is passed to the type's validators."""
         try:
             return validated(self.data, kind, **context)
         except Invalid as invalid:
@@ -119,24 +80,7 @@ class Document:
 
 
 def read_document(text: str, path: str, form: str) -> Document:
-    """Parse the text of a YAML file that must be a mapping. Call it within ``yaml_nodes.reading``.
-
-    Parameters
-    ----------
-    text
-        The YAML text.
-    path
-        Its name in error messages.
-    form
-        A description of the expected file, for the error if it is empty or not a mapping.
-
-    Raises
-    ------
-    ForeignFile
-        If it is empty, or not a mapping.
-    SpecError
-        If it is not YAML, or too large.
-    """
+    """Parse the text of a YAML file that must be a mapping. Call it within ``yaml_nodes.reading``."""
     root = compose(text, path, form)
     reader = NodeReader(path)
     data = reader.read(root)
@@ -146,44 +90,19 @@ def read_document(text: str, path: str, form: str) -> Document:
 
 
 def read_as(path: str | Path, model: type[_Model]) -> _Model:
-    """Read a YAML file as a pydantic model. No code that it names is imported or run.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or is invalid; the message names path and line.
-    """
+    """Read a YAML file as a pydantic model. No code that it names is imported or run."""
     with reading(str(path)):
         return document_of(path, model).read(TypeAdapter(model))
 
 
 def document_of(path: str | Path, model: type[BaseModel]) -> Document:
-    """Read a YAML file without validating it. Call it within ``yaml_nodes.reading``.
-
-    Parameters
-    ----------
-    path
-        The file.
-    model
-        The model whose fields the error about a wrong file lists.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read, or is not a mapping.
-    """
+    """Read a YAML file without validating it. Call it within ``yaml_nodes.reading``."""
     form = f"this file must be a mapping with the fields {', '.join(model.model_fields)}"
     return read_document(read_text(path), str(path), form)
 
 
 def read_option(text: str, option: str) -> Any:
-    """Read an option of the command line: a name or, if it contains a colon, YAML such as ``qrs: {pilot: 30}``.
-
-    Raises
-    ------
-    SpecError
-        If it is not YAML; the message names the option.
-    """
+    """Read an option of the command line: a name or, if it contains a colon, YAML such as ``qrs: {pilot: 30}``."""
     if ":" not in text:
         return text
     with reading(option):
@@ -191,24 +110,7 @@ def read_option(text: str, option: str) -> Any:
 
 
 def validated(data: Any, kind: TypeAdapter[_T], **context: Any) -> _T:
-    """Validate plain data as a type, and return the value.
-
-    Parameters
-    ----------
-    data
-        Plain JSON types.
-    kind
-        Pydantic's adapter for the type.
-    **context
-        Passed to the type's validators.
-
-    Raises
-    ------
-    Invalid
-        If the data is invalid; the error has the location and suggests the nearest valid name.
-    SpecError
-        If a file that the data names is invalid.
-    """
+    """Validate plain data as a type, and return the value."""
     try:
         return kind.validate_json(json.dumps(data, default=_refuse), context=context)
     except Elsewhere as elsewhere:

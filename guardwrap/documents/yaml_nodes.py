@@ -53,13 +53,7 @@ def reading(path: str) -> Iterator[None]:
 
 @contextmanager
 def reading_too(path: Path) -> Iterator[None]:
-    """Context for reading a file to which the current one refers. Both share the limits of the current one.
-
-    Raises
-    ------
-    SpecError
-        If a file refers to itself, directly or through others, or if the chain of files is too long.
-    """
+    """Context for reading a file to which the current one refers. Both share the limits of the current one."""
     files = _being_read.get()
     if any(_is_same(path, other) for other in files):
         raise SpecError(f"{str(path)!r} refers to itself through the files that it names; remove one of the references")
@@ -151,24 +145,7 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|F
 
 
 def compose(text: str, path: str, needed: str) -> yaml.Node:
-    """Parse YAML to nodes, which have line numbers.
-
-    Parameters
-    ----------
-    text
-        The YAML text.
-    path
-        Its name in error messages.
-    needed
-        What the file should contain, for the error about an empty one.
-
-    Raises
-    ------
-    ForeignFile
-        If the text is empty.
-    SpecError
-        If it is malformed, too large or nested too deeply.
-    """
+    """Parse YAML to nodes, which have line numbers."""
     loader = None
     try:
         loader = _Loader(text)
@@ -211,17 +188,7 @@ _BEGUN = {
 
 
 def _explained(error: Exception, text: str, loader: _Loader | None) -> str:
-    """Return the line of a mistake that PyYAML reports, and an explanation in plain words if it is a frequent one.
-
-    Parameters
-    ----------
-    error
-        The exception that PyYAML raised.
-    text
-        The YAML text.
-    loader
-        The loader, which knows how far it came; None if it could not be created.
-    """
+    """Return the line of a mistake that PyYAML reports, and an explanation in plain words if it is a frequent one."""
     seen, begun = (getattr(error, name, None) for name in ("problem_mark", "context_mark"))
     problem = one_line(getattr(error, "problem", None) or getattr(error, "context", None) or error)
     early = next((words for part, words in _BEGUN.items() if part in problem and begun), None)
@@ -259,11 +226,6 @@ class NodeReader:
 
     Rejects alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and the YAML types that JSON
     lacks: dates, sets, binary data, infinities, objects.
-
-    Parameters
-    ----------
-    path
-        The name of the file in error messages.
     """
 
     def __init__(self, path: str) -> None:

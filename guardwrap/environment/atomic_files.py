@@ -23,24 +23,6 @@ def write_whole(path: Path, content: Iterable[bytes]) -> int:
 
     The content is first written to a new file in the same folder, with a name that cannot be guessed. No existing file
     is opened, so symbolic links and pipes that somebody has placed there have no effect.
-
-    Parameters
-    ----------
-    path
-        The file. A symbolic link is itself replaced; resolve it first to write to its target.
-    content
-        The content, in pieces.
-
-    Returns
-    -------
-    int
-        The size of the file in bytes. Its permissions are those of the file that it replaces, or those that the umask
-        gives to a new one.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; an existing file is then unchanged.
     """
     temporary = path.with_name(f".{path.name[:_LONGEST]}.{secrets.token_hex(8)}.tmp")
     try:

@@ -19,13 +19,7 @@ _COMPUTES = (
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, as 64 hex digits.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read.
-    """
+    """Return the SHA-256 of a file, as 64 hex digits."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -34,13 +28,7 @@ def file_digest(path: Path) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of the files of a model or adapter. Their place does not matter, nor do files of notes.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read.
-    """
+    """Return a digest of the files of a model or adapter. Their place does not matter, nor do files of notes."""
     whole = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in _COMPUTES and path.is_file():
@@ -49,25 +37,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def source_digest(source: str, revision: str | None = None) -> str | None:
-    """Return what identifies the content of a source: a digest of its files, or its commit on the Hub.
-
-    Parameters
-    ----------
-    source
-        A file, a folder, ``"catalogue:NAME"`` of an adapter, or a Hub id.
-    revision
-        Branch, tag or commit of a Hub id; None for the main branch.
-
-    Returns
-    -------
-    str or None
-        None if it is not known.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read.
-    """
+    """Return what identifies the content of a source: a digest of its files, or its commit on the Hub."""
     path = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
     if path is None:
         return None

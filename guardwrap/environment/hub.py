@@ -18,16 +18,6 @@ def cached_or_online(source: str) -> str:
     """Return where to load a model from: ``source`` itself, or without a network the folder of its cached copy.
 
     Without this, the libraries retry for more than a minute before they use their cache.
-
-    Parameters
-    ----------
-    source
-        A model id on the Hub, or a folder.
-
-    Raises
-    ------
-    OSError
-        If there is neither a network nor a cached copy; the message is one line.
     """
     from huggingface_hub import constants, snapshot_download
 

@@ -51,13 +51,7 @@ USED: tuple[str, ...] = (
 
 
 def missing(names: Iterable[str] = USED) -> list[str]:
-    """Return the names that the installed releases do not have.
-
-    Parameters
-    ----------
-    names
-        Full names. Those of libraries that are not installed are skipped.
-    """
+    """Return the names that the installed releases do not have."""
     return [name for name in names if _is_installed(name) and not _exists(name)]
 
 

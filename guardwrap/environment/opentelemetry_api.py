@@ -46,17 +46,7 @@ def captures_text() -> bool:
 
 
 def failed_span(span: Any, kind: type[BaseException], message: str | None) -> None:
-    """Record an error in a span, without its traceback, which may quote texts.
-
-    Parameters
-    ----------
-    span
-        The span.
-    kind
-        Class of the exception.
-    message
-        Its message; None leaves it out.
-    """
+    """Record an error in a span, without its traceback, which may quote texts."""
     from opentelemetry.trace import Status, StatusCode
 
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -83,13 +73,7 @@ def context_with(span: Any) -> Any:
 
 @contextmanager
 def attached(traced: Any) -> Iterator[None]:
-    """Use a context of OpenTelemetry in this thread or task: further spans become children of its current span.
-
-    Parameters
-    ----------
-    traced
-        The context; None changes nothing.
-    """
+    """Use a context of OpenTelemetry in this thread or task: further spans become children of its current span."""
     if traced is None:
         yield
         return
@@ -106,11 +90,6 @@ def trace_headers(traced: Any) -> dict[str, str]:
     """Return the headers ``traceparent`` and ``tracestate`` (W3C Trace Context) of a context's current span.
 
     Baggage is never in them: an application may keep there what another server must not see.
-
-    Parameters
-    ----------
-    traced
-        The context; None has no span, and so no headers.
     """
     headers: dict[str, str] = {}
     if traced is not None:
@@ -121,13 +100,7 @@ def trace_headers(traced: Any) -> dict[str, str]:
 
 
 def remote_context(headers: Mapping[str, str]) -> Any:
-    """Return the context of a request: that of its ``traceparent`` header, unless a span is current already.
-
-    Parameters
-    ----------
-    headers
-        HTTP headers of the request, with lowercase names.
-    """
+    """Return the context of a request: that of its ``traceparent`` header, unless a span is current already."""
     from opentelemetry import propagate, trace
 
     return None if trace.get_current_span().get_span_context().is_valid else propagate.extract(headers)

@@ -26,13 +26,7 @@ class Teller:
         self._began, self._next = time.monotonic(), FIRST
 
     def __call__(self, words: Callable[[], str]) -> None:
-        """Write a line if it is time to.
-
-        Parameters
-        ----------
-        words
-            Returns the line, before the seconds since the call began. Called only if it is written.
-        """
+        """Write a line if it is time to."""
         seconds = time.monotonic() - self._began
         if seconds < self._next:
             return
@@ -47,17 +41,7 @@ class Teller:
 
 
 def tracked(served: Iterator[_T], prompts: Sized, wanted: bool | None) -> Iterator[_T]:
-    """Show a progress bar on standard error while items are taken.
-
-    Parameters
-    ----------
-    served
-        The items, one per prompt.
-    prompts
-        The prompts; only their number is used.
-    wanted
-        Whether to show the bar; None shows it for two or more prompts on a terminal.
-    """
+    """Show a progress bar on standard error while items are taken."""
     if not (len(prompts) > 1 if wanted is None else wanted):
         return served
     from rich.console import Console

@@ -11,20 +11,7 @@ __all__ = ["environment_key", "is_temporary", "plain_address"]
 
 
 def plain_address(url: str, whose: str) -> str:
-    """Return a URL without a trailing slash.
-
-    Parameters
-    ----------
-    url
-        The URL below which the server's routes are.
-    whose
-        What has this URL, for messages.
-
-    Raises
-    ------
-    UsageError
-        If it is not a URL, or contains a key or anything else than a host and a path; it is not quoted then.
-    """
+    """Return a URL without a trailing slash."""
     try:
         parts = urlsplit(url)
         port = parts.port

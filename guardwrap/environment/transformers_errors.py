@@ -14,20 +14,7 @@ __all__ = ["translated"]
 
 
 def translated(known: Sequence[str], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, and raise transformers' errors as errors of ours.
-
-    Parameters
-    ----------
-    known
-        Names of arguments that a misspelled one may have meant, besides those of the generation configuration.
-    call, *args, **kwargs
-        The function and its arguments.
-
-    Raises
-    ------
-    UsageError
-        If the call raises ValueError or TypeError.
-    """
+    """Call a function, and raise transformers' errors as errors of ours."""
     try:
         return call(*args, **kwargs)
     except GuardwrapError:

@@ -26,36 +26,17 @@ _MORE = 4
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to draw texts, with its figures for each prompt.
+    """A way to draw texts, with its figures for each prompt."""
 
-    Parameters
-    ----------
-    name
-        Its name in claims.
-    saved
-        For each prompt, attempts per text of the model itself divided by those of this way.
-    distances
-        For each prompt, the total variation distance to g.
-    limit
-        The distance that is close enough.
-    believed
-        For each prompt, whether a small distance is credible.
-    worth
-        For each prompt, the effective sample size of the attempts, in draws of g.
-    promising
-        Whether for each prompt one attempt is worth more draws of g than one attempt of the model itself.
-    heavy
-        The largest Pareto k among prompts where it is above its limit, so that distances have no upper end, NaN if the
-        texts are too few to tell, or None.
-    """
-
-    name: str
-    saved: Sequence[Estimate]
-    distances: Sequence[Estimate]
-    limit: float
-    believed: Sequence[bool]
-    worth: Sequence[float]
-    promising: bool
+    name: str  # its name in claims
+    saved: Sequence[Estimate]  # for each prompt, attempts per text of the model itself divided by those of this way
+    distances: Sequence[Estimate]  # for each prompt, the total variation distance to g
+    limit: float  # the distance that is close enough
+    believed: Sequence[bool]  # for each prompt, whether a small distance is credible
+    worth: Sequence[float]  # for each prompt, the effective sample size of the attempts, in draws of g
+    promising: bool  # whether for each prompt one attempt is worth more draws of g than one attempt of the model itself
+    # the largest Pareto k among prompts where it is above its limit, so that distances have no upper end, NaN if the
+    # texts are too few to tell, or None
     heavy: float | None = None
 
     @property
@@ -80,13 +61,7 @@ class _Way:
 
 
 def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
-    """Return two claims for each way to draw texts: it costs less than the model itself, and it is close to g.
-
-    Parameters
-    ----------
-    evaluation
-        The evaluation. With several prompts, a claim must hold for each of them.
-    """
+    """Return two claims for each way to draw texts: it costs less than the model itself, and it is close to g."""
     every = f", for each of {len(evaluation.prompts)} prompts" if len(evaluation.prompts) > 1 else ""
     claims = []
     for way in _ways(evaluation):

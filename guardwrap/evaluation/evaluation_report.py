@@ -44,13 +44,7 @@ _SAMPLERS = {"qrs": "QRS", "imh": "IMH"}
 
 
 def read_evaluation(path: str | Path) -> Evaluation:
-    """Read an ``evaluation.json``.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read, or another version wrote it.
-    """
+    """Read an ``evaluation.json``."""
     data = loads(text_of(path), str(path))
     if isinstance(data, dict):
         data.pop("mean", None)  # it is computed from the prompts again
@@ -78,19 +72,7 @@ def page_of(evaluation: Evaluation) -> Page:
 
 
 def evaluation_charts(prompt: PromptFigures) -> dict[str, Chart]:
-    """Return the charts of one prompt.
-
-    Parameters
-    ----------
-    prompt
-        The prompt's figures.
-
-    Returns
-    -------
-    dict
-        Charts by name: cost against KL; a histogram of positions, if texts are compared by a position; and for each
-        proposal the curves of its samplers. Empty without figures about g.
-    """
+    """Return the charts of one prompt."""
     known = {name: found for name, found in prompt.proposals.items() if found.samplers}
     if not known:
         return {}

@@ -50,27 +50,13 @@ def evaluate(
 ) -> Evaluation:
     """Draw the attempts that are not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
 
-    Parameters
-    ----------
-    source
-        A ``Session``, or a ``GuardedGenerator``, with the settings' model and the constraint.
-    settings, constraint
-        The settings and the constraint from ``read_evaluation_settings``.
-    folder
-        The folder for the files and, in ``attempts/``, for recorded attempts, which later calls with the same settings
-        use again. Created if it does not exist.
-    tick
-        Called with the number of new attempts as they are drawn.
-    load
-        Loads a proposal's model by its name, once, when it is first drawn from. By default the source receives the
-        name and loads the model for every chunk.
-    choose
-        Chooses what the proposal ``auto`` draws from: ``planning.choice.chosen_source`` for the source.
+    ``folder``: the folder for the files and, in ``attempts/``, for recorded attempts, which later calls with the same
+    settings use again. Created if it does not exist.
 
-    Raises
-    ------
-    UsageError
-        If matplotlib is missing, before anything is drawn; or if a recording or a proposal's file cannot be read.
+    ``load``: loads a proposal's model by its name, once, when it is first drawn from. By default the source receives
+    the name and loads the model for every chunk.
+
+    ``choose``: chooses what the proposal ``auto`` draws from: ``planning.choice.chosen_source`` for the source.
     """
     require_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,63 +46,31 @@ _NO_PROPOSAL = "is not a proposal: give a template, {adapter: PATH} or {model: P
 
 
 class EvaluationSettings(TaskSettings):
-    """Proposals and samplers to compare, and the number of attempts.
-
-    Parameters
-    ----------
-    model
-        A Hub id, a folder, or ``"local"``, the embedded model.
-    dtype
-        The model's dtype; None for that of its stored weights. On a CPU float16 takes three times as long as float32.
-    constraint
-        ``catalogue:NAME``, the path of a constraint file, or the content of its ``constraint`` field: a constraint, or
-        a list of constraints that must all hold.
-    prompts
-        One or more prompts. g differs from prompt to prompt, so each has its own figures.
-    proposals
-        Proposals by name: a constraint-aware prompt, which is a template with ``{prompt}``; ``{"adapter": ...}``, the
-        folder or Hub id of an adapter for the model; ``{"model": ...}``, another model with the same tokenizer; a mask
-        or a twist, as in a constraint file: ``"masked"``, ``"twisted"``, ``{"masked": {...}}``; or ``"auto"``, what
-        ``sampler="auto"`` would draw from.
-    chat
-        Whether each prompt becomes a user message.
-    generation
-        Arguments of ``generate``, e.g. ``max_new_tokens``. They define a(y).
-    attempts
-        Attempts of each proposal per prompt.
-    base_attempts
-        Attempts of the model itself per prompt, from which texts of g come; None for ``attempts``.
-    batch_size
-        Largest number of attempts in one batch.
-    betas
-        Values of β for QRS, in units of P/a' as in ``qrs``. None chooses them by cost.
-    steps
-        Numbers of moves for IMH.
-    sampler
-        One more sampler to compare with the curves of QRS and IMH, for example the one that an app will use: its name,
-        or its name with options as in ``{qrs: {target_tvd: 0.05}}``.
-    texts
-        Number of texts for each setting of IMH, if the attempts suffice: 1000 in the paper (App. G).
-    position
-        A word or phrase whose position in the texts is compared. None for the constraint's only keyword or regular
-        expression, if there is exactly one.
-    replication
-        Whether the page shows the figures of the paper's App. G next to those of this evaluation.
-    seed
-        Random seed. The same seed gives the same figures.
-    """
+    """Proposals and samplers to compare, and the number of attempts."""
 
     ours = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
 
+    # proposals by name: a constraint-aware prompt, which is a template with ``{prompt}``; ``{"adapter": ...}``, the
+    # folder or Hub id of an adapter for the model; ``{"model": ...}``, another model with the same tokenizer; a mask or
+    # a twist, as in a constraint file: ``"masked"``, ``"twisted"``, ``{"masked": {...}}``; or ``"auto"``, what
+    # ``sampler="auto"`` would draw from
     proposals: dict[str, str | dict[str, Any]] = Field(min_length=1)
-    attempts: int = Field(default=10_000, ge=2)
+    attempts: int = Field(default=10_000, ge=2)  # attempts of each proposal per prompt
+    # attempts of the model itself per prompt, from which texts of g come; None for ``attempts``
     base_attempts: int | None = Field(default=None, ge=2)
-    batch_size: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)  # largest number of attempts in one batch
+    # Values of β for QRS, in units of P/a' as in ``qrs``. None chooses them by cost.
     betas: list[float] | None = Field(default=None, min_length=1)
-    steps: list[int] = Field(default=list(STEPS), min_length=1)
+    steps: list[int] = Field(default=list(STEPS), min_length=1)  # numbers of moves for IMH
+    # one more sampler to compare with the curves of QRS and IMH, for example the one that an app will use: its name, or
+    # its name with options as in ``{qrs: {target_tvd: 0.05}}``
     sampler: str | dict[str, Any] | None = None
+    # Number of texts for each setting of IMH, if the attempts suffice: 1000 in the paper (App. G).
     texts: int = Field(default=1000, ge=1)
+    # A word or phrase whose position in the texts is compared. None for the constraint's only keyword or regular
+    # expression, if there is exactly one.
     position: str | None = Field(default=None, min_length=1)
+    # Whether the page shows the figures of the paper's App. G next to those of this evaluation.
     replication: bool = False
 
     @field_validator("proposals")
@@ -167,13 +135,7 @@ def _located(path: str | Path, given: str | dict[str, Any]) -> str | dict[str, A
 
 
 def shaped_proposal(given: str | Mapping[str, Any]) -> Prompt | Masked | Twisted | None:
-    """Return a proposal that is a prompt, a mask or a twist; None for another kind.
-
-    Raises
-    ------
-    ValueError
-        If a field of it is unknown or invalid.
-    """
+    """Return a proposal that is a prompt, a mask or a twist; None for another kind."""
     if isinstance(given, str):
         return None if given == AUTO else NAMED[given]() if given in NAMED else Prompt(given)
     if not set(given) & set(_SHAPED):
@@ -192,26 +154,7 @@ Settings = EvaluationSettings
 def read_evaluation_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[EvaluationSettings, Constraint]:
-    """Read an evaluation's file.
-
-    Parameters
-    ----------
-    path
-        Path of the YAML file. Relative paths in it are resolved against its folder first.
-    changes
-        Fields to replace, e.g. from the command line; they are validated in the same way.
-    allow_code
-        Whether the constraint may name Python functions.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or is not well formed; the message names path and line.
-    UsageError
-        If a value of ``changes`` is not valid.
-    GuardwrapError
-        If the constraint cannot be read.
-    """
+    """Read an evaluation's file."""
     return read_task_settings(path, EvaluationSettings, changes=changes, allow_code=allow_code)
 
 

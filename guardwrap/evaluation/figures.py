@@ -44,64 +44,34 @@ _SAMPLES = 5
 
 @dataclass(frozen=True)
 class BaseFigures:
-    """Figures of the model itself, whose attempts that satisfy the constraint are draws of g.
-
-    Parameters
-    ----------
-    attempts, accepted
-        Number of attempts, and of those that satisfy the constraint.
-    figures
-        Estimates by name.
-    histogram
-        Share of texts of g per bin of the relative position; None if no position is compared.
-    self_bleu
-        Self-BLEU of texts of g by n.
-    samples
-        A few texts of g, in launch order.
-    spans
-        For each sample the matches: begin and end in characters.
-    """
+    """Figures of the model itself, whose attempts that satisfy the constraint are draws of g."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    attempts: int
+    attempts: int  # number of attempts, and of those that satisfy the constraint
     accepted: int
-    figures: Mapping[str, Estimate]
+    figures: Mapping[str, Estimate]  # estimates by name
+    # share of texts of g per bin of the relative position; None if no position is compared
     histogram: Sequence[Estimate] | None
-    self_bleu: Mapping[str, Estimate]
-    samples: Sequence[str]
-    spans: Sequence[Sequence[tuple[int, int]]] = ()
+    self_bleu: Mapping[str, Estimate]  # Self-BLEU of texts of g by n
+    samples: Sequence[str]  # a few texts of g, in launch order
+    spans: Sequence[Sequence[tuple[int, int]]] = ()  # for each sample the matches: begin and end in characters
 
 
 @dataclass(frozen=True)
 class ProposalFigures:
-    """Figures of one proposal.
-
-    Parameters
-    ----------
-    attempts, accepted
-        Number of attempts, and of those that satisfy the constraint.
-    figures
-        Estimates by name; only the acceptance rate if no attempt has a weight above 0.
-    histogram
-        Share of texts of g' per bin of the relative position; None if no position is compared.
-    samplers
-        Figures of every setting of every sampler; rejection first.
-    reach
-        Costs of samplers at given distances.
-    notes
-        Warnings to the reader.
-    """
+    """Figures of one proposal."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    attempts: int
+    attempts: int  # number of attempts, and of those that satisfy the constraint
     accepted: int
-    figures: Mapping[str, Estimate]
+    figures: Mapping[str, Estimate]  # estimates by name; only the acceptance rate if no attempt has a weight above 0
+    # share of texts of g' per bin of the relative position; None if no position is compared
     histogram: Sequence[Estimate] | None = None
-    samplers: Sequence[Point] = ()
-    reach: Sequence[Reach] = ()
-    notes: Sequence[str] = ()
+    samplers: Sequence[Point] = ()  # figures of every setting of every sampler; rejection first
+    reach: Sequence[Reach] = ()  # costs of samplers at given distances
+    notes: Sequence[str] = ()  # warnings to the reader
 
 
 @dataclass(frozen=True)
@@ -131,22 +101,7 @@ def figures_of(
 ) -> PromptFigures:
     """Compute all figures of one prompt.
 
-    Parameters
-    ----------
-    prompt
-        The prompt.
-    base
-        Attempts of the model itself; their number is fixed in advance.
-    proposals
-        Attempts of each proposal by name; their number is fixed in advance.
-    place
-        A word, keyword or pattern by whose relative position texts are compared; None for no comparison.
-    marks
-        Keywords and patterns to highlight in sample texts.
-    betas, steps, texts, seed, sampler
-        Settings of the samplers; see ``tradeoff``.
-    replication
-        Whether to add the paper's figures to ``reach``.
+    ``place``: a word, keyword or pattern by whose relative position texts are compared; None for no comparison.
     """
     accepted = [attempt.draw.text for attempt in base if attempt.satisfied]
     rate = acceptance_rate(len(accepted), len(base), stopped_on_acceptance=False)

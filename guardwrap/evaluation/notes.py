@@ -16,26 +16,14 @@ ENOUGH = 100
 
 
 def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
-    """Return whether a small distance is credible: enough effective draws, and no sign that they miss part of g.
-
-    Parameters
-    ----------
-    figures
-        Figures of the proposal.
-    """
+    """Return whether a small distance is credible: enough effective draws, and no sign that they miss part of g."""
     ratio = figures.get("log_partition_over_base_rate")
     worth = figures.get("effective_sample_size")
     return ratio is not None and ratio.low <= 0 <= ratio.high and worth is not None and worth.value >= ENOUGH
 
 
 def heavy_in(figures: Mapping[str, Estimate]) -> float | None:
-    """Return the Pareto k of a proposal's weights as ``heavy_tail`` does; None if there are too few for a k.
-
-    Parameters
-    ----------
-    figures
-        Figures of the proposal.
-    """
+    """Return the Pareto k of a proposal's weights as ``heavy_tail`` does; None if there are too few for a k."""
     k, limit = figures.get("pareto_k"), figures.get("pareto_k_limit")
     if k is None or limit is None or math.isnan(k.value):
         return None
@@ -43,21 +31,7 @@ def heavy_in(figures: Mapping[str, Estimate]) -> float | None:
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:
-    """Return warnings about the figures of a proposal.
-
-    Parameters
-    ----------
-    figures
-        Figures of the proposal.
-    gold
-        Number of texts of g.
-    place
-        Whether texts are compared by the position of a match.
-    halved
-        Whether the projected KL was large enough to be halved by a sampler.
-    without
-        Whether the settings' own sampler gave no text.
-    """
+    """Return warnings about the figures of a proposal."""
     notes = []
     if (worth := figures["effective_sample_size"].value) < ENOUGH:
         notes.append(

@@ -17,28 +17,16 @@ _FLOOR = 0.01  # share of rejection's KL; smaller values, whose logarithm may no
 
 @dataclass(frozen=True)
 class Reach:
-    """Cost of a sampler, relative to rejection, at which a given share of rejection's projected KL remains.
-
-    Parameters
-    ----------
-    sampler, share
-        Name of the sampler, and the share that remains.
-    cost
-        Log-log interpolation of the curve; None if the curve does not reach the share.
-    low, high
-        The same for the curves of the intervals' lower and upper ends.
-    paper
-        The paper's figure (App. G), if requested.
-    """
+    """Cost of a sampler, relative to rejection, at which a given share of rejection's projected KL remains."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    sampler: str
+    sampler: str  # name of the sampler, and the share that remains
     share: float
-    cost: float | None
-    low: float | None
+    cost: float | None  # Log-log interpolation of the curve; None if the curve does not reach the share
+    low: float | None  # the same for the curves of the intervals' lower and upper ends
     high: float | None
-    paper: float | None = None
+    paper: float | None = None  # the paper's figure (App. G), if requested.
 
 
 _PAPER = (("qrs", 0.5, 1.36), ("imh", 0.5, 10.0), ("qrs", 0.1, 10.0), ("imh", 0.1, 50.0))
@@ -46,20 +34,7 @@ _PAPER = (("qrs", 0.5, 1.36), ("imh", 0.5, 10.0), ("qrs", 0.1, 10.0), ("imh", 0.
 
 
 def reach(points: Sequence[Point], *, replication: bool = False) -> list[Reach]:
-    """Return the costs of QRS and IMH at which half, and a tenth, of the projected KL remains.
-
-    Parameters
-    ----------
-    points
-        Points of one proposal, rejection first.
-    replication
-        Whether to add the paper's figures.
-
-    Returns
-    -------
-    list of Reach
-        Empty if the interval of rejection's projected KL includes 0.
-    """
+    """Return the costs of QRS and IMH at which half, and a tenth, of the projected KL remains."""
     start = points[0].projected_kl
     if start is None or not start.low > 0:
         return []

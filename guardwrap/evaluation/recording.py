@@ -65,33 +65,10 @@ def record(
     Recorded attempts are never discarded, so a recording that grew in steps differs from one made at once. Both are
     draws from the same distribution.
 
-    Parameters
-    ----------
-    source
-        The source of new attempts.
-    law
-        Everything that determines the distribution, as plain JSON types: ``name``, ``prompts``, ``generation``,
-        ``seed``, and others such as the proposal. A recording is used again only for an equal ``law``.
-    proposal
-        Returns the keyword ``proposal=`` or ``adapter=`` for the source. Called only if attempts are drawn.
-    folder
-        The folder of the recordings.
-    count
-        Number of attempts per prompt.
-    versions
-        Package versions to store in a new recording.
-    tick
-        Called with the number of new attempts as they are drawn.
+    ``law``: everything that determines the distribution, as plain JSON types: ``name``, ``prompts``, ``generation``,
+    ``seed``, and others such as the proposal. A recording is used again only for an equal ``law``.
 
-    Returns
-    -------
-    tuple
-        The attempts, and the versions stored in the recording.
-
-    Raises
-    ------
-    UsageError
-        If the recording cannot be used, or the source returns another number of attempts.
+    ``proposal``: returns the keyword ``proposal=`` or ``adapter=`` for the source. Called only if attempts are drawn.
     """
     path = recording_path(folder, law)
     if what := irregular(path):

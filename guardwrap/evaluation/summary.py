@@ -65,36 +65,19 @@ HOW = {
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Settings and figures of an evaluation.
-
-    Parameters
-    ----------
-    settings
-        The settings.
-    constraint, digest
-        The constraint in words, and its digest.
-    place
-        The keyword or pattern by whose position texts are compared, in words, or None.
-    prompts
-        Figures of each prompt.
-    versions
-        Package versions with which the figures were computed.
-    recorded_with
-        For each proposal, package versions with which its attempts were drawn.
-    how
-        Methods of the figures by name, in words.
-    """
+    """Settings and figures of an evaluation."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    settings: EvaluationSettings
-    constraint: str
+    settings: EvaluationSettings  # the settings
+    constraint: str  # the constraint in words, and its digest
     digest: str
-    place: str | None
-    prompts: Sequence[PromptFigures]
-    versions: Mapping[str, str]
+    place: str | None  # the keyword or pattern by whose position texts are compared, in words, or None
+    prompts: Sequence[PromptFigures]  # figures of each prompt
+    versions: Mapping[str, str]  # package versions with which the figures were computed
+    # for each proposal, package versions with which its attempts were drawn
     recorded_with: Mapping[str, Mapping[str, str]]
-    how: Mapping[str, str] = field(default_factory=lambda: HOW)
+    how: Mapping[str, str] = field(default_factory=lambda: HOW)  # methods of the figures by name, in words
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain JSON types."""
@@ -103,20 +86,7 @@ class Evaluation:
 
 
 def mean_over_prompts(prompts: Sequence[PromptFigures]) -> dict[str, dict[str, Estimate]]:
-    """Average the figures of the model and of each proposal over prompts.
-
-    Parameters
-    ----------
-    prompts
-        Figures of each prompt.
-
-    Returns
-    -------
-    dict
-        Means by proposal, the model itself first, and by figure. Prompts are not treated as a random sample; their
-        attempts are independent, and intervals are combined by MOVER. A figure that is unknown or infinite for any
-        prompt is left out.
-    """
+    """Average the figures of the model and of each proposal over prompts."""
     rows = [
         {BASE: prompt.base.figures} | {name: proposal.figures for name, proposal in prompt.proposals.items()}
         for prompt in prompts

@@ -42,59 +42,30 @@ _MOST = 10_000  # most texts of IMH
 
 @dataclass(frozen=True)
 class Bins:
-    """Bins of positions, for texts of g and others.
+    """Bins of positions, for texts of g and others."""
 
-    Parameters
-    ----------
-    of
-        Function from a text to its bin.
-    count
-        Number of bins.
-    gold
-        Bins of the texts of g, shape ``[texts]``.
-    """
-
-    of: Callable[[str], int]
-    count: int
-    gold: NDArray[np.int64]
+    of: Callable[[str], int]  # function from a text to its bin
+    count: int  # number of bins
+    gold: NDArray[np.int64]  # bins of the texts of g, shape ``[texts]``
 
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a sampler.
-
-    Parameters
-    ----------
-    sampler, setting
-        ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps; for the settings' own sampler, its name
-        with options, and None.
-    texts
-        Number of accepted texts.
-    resampled
-        Whether recorded attempts were drawn again with replacement.
-    cost
-        Attempts per text.
-    relative_cost
-        The cost divided by that of rejection from this proposal.
-    projected_kl
-        Projected KL to g over the bins of positions, in nats.
-    figures
-        The sampler's own figures by name.
-    self_bleu
-        Self-BLEU by n.
-    """
+    """One setting of a sampler."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
+    # ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps; for the settings' own sampler, its name with
+    # options, and None
     sampler: str
     setting: float | None
-    texts: int
-    resampled: bool
-    cost: Estimate
-    relative_cost: float
-    projected_kl: Estimate | None = None
-    figures: Mapping[str, Estimate | float | None] = field(default_factory=dict)
-    self_bleu: Mapping[str, Estimate] = field(default_factory=dict)
+    texts: int  # number of accepted texts
+    resampled: bool  # whether recorded attempts were drawn again with replacement
+    cost: Estimate  # attempts per text
+    relative_cost: float  # the cost divided by that of rejection from this proposal
+    projected_kl: Estimate | None = None  # projected KL to g over the bins of positions, in nats
+    figures: Mapping[str, Estimate | float | None] = field(default_factory=dict)  # the sampler's own figures by name
+    self_bleu: Mapping[str, Estimate] = field(default_factory=dict)  # Self-BLEU by n
 
 
 def tradeoff(
@@ -107,30 +78,7 @@ def tradeoff(
     seed: int,
     sampler: str | Mapping[str, Any] | None = None,
 ) -> list[Point]:
-    """Run every setting over the attempts of one proposal.
-
-    Parameters
-    ----------
-    attempts
-        All attempts, in launch order; at least one satisfies the constraint.
-    bins
-        Bins of positions; None for no projected KL.
-    betas
-        Values of β for QRS; None chooses them by cost, and adds β = Z.
-    steps
-        Numbers of moves for IMH.
-    texts
-        Least number of texts for IMH; if the attempts do not suffice, they are drawn again.
-    seed
-        Seed for drawing attempts with replacement.
-    sampler
-        One more sampler, or None.
-
-    Returns
-    -------
-    list of Point
-        Rejection; QRS and IMH by rising cost; then ``sampler``, if it accepts any of these attempts.
-    """
+    """Run every setting over the attempts of one proposal."""
     weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
     satisfied = [attempt for attempt in attempts if attempt.satisfied]
     rate = acceptance_rate(len(satisfied), len(attempts), stopped_on_acceptance=False)
@@ -225,18 +173,7 @@ def _resampled(satisfied: Sequence[Attempt], size: int, seed: list[int]) -> list
 
 
 def diversity(texts: Sequence[str]) -> dict[str, Estimate]:
-    """Return Self-BLEU by n, for n from 2 to 5, of ``BLEU_TEXTS`` of the texts.
-
-    Parameters
-    ----------
-    texts
-        Independent texts of one sampler.
-
-    Returns
-    -------
-    dict
-        Empty if there are fewer texts, or if sacrebleu, an optional package, is not installed.
-    """
+    """Return Self-BLEU by n, for n from 2 to 5, of ``BLEU_TEXTS`` of the texts."""
     if len(texts) < BLEU_TEXTS or find_spec("sacrebleu") is None:
         return {}
     return {str(n): self_bleu(texts, n, k=BLEU_TEXTS) for n in (2, 3, 4, 5)}

@@ -42,13 +42,7 @@ class TokenCounts(NamedTuple):
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
-    """Return the given ``GuardedGenerator``, or create one from a pipeline or model with constraints.
-
-    Raises
-    ------
-    UsageError
-        If a ``GuardedGenerator`` comes with constraints, or a pipeline or model without.
-    """
+    """Return the given ``GuardedGenerator``, or create one from a pipeline or model with constraints."""
     if isinstance(generator, GuardedGenerator):
         if constraints is not None:
             raise UsageError("the wrapper has its constraint already; leave constraints= out")
@@ -68,25 +62,11 @@ def run_prompts(
 ) -> list[Outcome]:
     """Generate for all prompts in one call, so that their attempts share batches.
 
-    Parameters
-    ----------
-    guarded
-        The wrapper.
-    prompts
-        Strings, or chats.
-    options
-        Options of ``GuardedGenerator.run``. For chats, ``tools``, ``tool_choice`` and ``parallel_tool_calls`` constrain
-        the calls of tools; see ``tool_rule``.
-    stop
-        Stop strings. A text ends before the first one, and is checked without it.
-    schema
-        A JSON Schema constraint that applies in addition to the wrapper's constraint. In a chat whose answers are
-        parsed into messages, it applies to the answer, which may be missing if the message calls a tool.
+    ``options``: options of ``GuardedGenerator.run``. For chats, ``tools``, ``tool_choice`` and
+    ``parallel_tool_calls`` constrain the calls of tools; see ``tool_rule``.
 
-    Returns
-    -------
-    list of Outcome
-        One outcome per prompt, with or without all of its texts.
+    ``schema``: a JSON Schema constraint that applies in addition to the wrapper's constraint. In a chat whose answers
+    are parsed into messages, it applies to the answer, which may be missing if the message calls a tool.
     """
     options = dict(options)
     stops = tuple(stop or ())
@@ -120,22 +100,8 @@ def run_prompts(
 def tool_rule(tools: Any, choice: Any, parallel: Any) -> ToolCalls | None:
     """Return the rule for the calls of a message; None without tools.
 
-    Parameters
-    ----------
-    tools
-        The tools, as ``ToolCalls`` accepts them.
-    choice
-        ``"auto"`` or None: any number of calls; ``"required"``, ``"any"`` or True: at least one; ``"none"`` or False:
-        no call; the name of a tool, or a mapping with it: at least one, and only of this tool.
-    parallel
-        Whether a message may have several calls; None means True.
-
-    Raises
-    ------
-    UsageError
-        If there is a choice without tools.
-    ConstraintError
-        If a tool or the choice is invalid.
+    ``choice``: ``"auto"`` or None: any number of calls; ``"required"``, ``"any"`` or True: at least one; ``"none"``
+    or False: no call; the name of a tool, or a mapping with it: at least one, and only of this tool.
     """
     words = {None: "auto", "any": "required", True: "required", False: "none"}
     choice = words.get(choice, choice) if isinstance(choice, str | bool | None) else choice
@@ -157,15 +123,7 @@ def calls_tools(guarded: GuardedGenerator) -> bool:
 
 
 def reply_messages(outcome: Outcome, stop: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return the message of each text: ``content``, ``reasoning_content`` and ``tool_calls``, as in OpenAI's API.
-
-    Parameters
-    ----------
-    outcome
-        An outcome of ``run_prompts``.
-    stop
-        The stop strings of its call.
-    """
+    """Return the message of each text: ``content``, ``reasoning_content`` and ``tool_calls``, as in OpenAI's API."""
     messages = [answer_message(draw, tuple(stop or ())) for draw in outcome.draws]
     return messages + [{"content": text} for text in outcome.texts[len(messages) :]]
 
@@ -183,15 +141,7 @@ def token_counts(outcome: Outcome) -> list[TokenCounts | None]:
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
-    """Return the outcome if it has all of its texts: the replies of other libraries cannot contain None.
-
-    Raises
-    ------
-    BudgetExhausted
-        If the budget was spent first.
-    Deterministic
-        If the model does not sample, so that its one text was rejected.
-    """
+    """Return the outcome if it has all of its texts: the replies of other libraries cannot contain None."""
     raise_if_short("raise", [outcome], guarded.session.call_class.sampling)
     return outcome
 
@@ -203,13 +153,7 @@ def one(guarded: GuardedGenerator, prompt: Any, options: Mapping[str, Any], **mo
 
 
 def schema_constraint(schema: Any) -> JSONSchema:
-    """Return the constraint for a schema: a JSON Schema, or a type that pydantic supports.
-
-    Raises
-    ------
-    UsageError
-        If it describes a function, which would be a JSON Schema that allows anything.
-    """
+    """Return the constraint for a schema: a JSON Schema, or a type that pydantic supports."""
     if isinstance(schema, JSONSchema):
         return schema
     if isinstance(schema, Mapping) and ({"parameters", "function"} & schema.keys()) and "properties" not in schema:
@@ -218,13 +162,7 @@ def schema_constraint(schema: Any) -> JSONSchema:
 
 
 def content_of(content: Any) -> str:
-    """Return the text of a message.
-
-    Raises
-    ------
-    UsageError
-        If it contains anything else.
-    """
+    """Return the text of a message."""
     if not isinstance(content, str):
         raise UsageError("only messages of text are supported; for images, call the GuardedGenerator itself")
     return content

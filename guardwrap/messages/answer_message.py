@@ -14,33 +14,15 @@ __all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn", "finish_
 
 
 class CalledTool(NamedTuple):
-    """A call of a tool.
+    """A call of a tool."""
 
-    Parameters
-    ----------
-    ident
-        Its id, to which the tool's result refers.
-    name
-        Name of the tool.
-    arguments
-        Its arguments.
-    """
-
-    ident: str | None
-    name: str
-    arguments: Mapping[str, Any]
+    ident: str | None  # its id, to which the tool's result refers
+    name: str  # name of the tool
+    arguments: Mapping[str, Any]  # its arguments
 
 
 def answer_message(draw: Draw, stops: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of a chat's answer: those of the parsed message, or its text alone.
-
-    Parameters
-    ----------
-    draw
-        The accepted text.
-    stops
-        Stop strings, before which texts are cut. Messages were parsed without them.
-    """
+    """Return the fields of a chat's answer: those of the parsed message, or its text alone."""
     if draw.message is None:
         return {"content": cut(draw.text, stops)}
     parts = dict(draw.parts or ())  # what was judged
@@ -87,23 +69,7 @@ def chat_turn(
     name: str | None = None,
     tool_call_id: str | None = None,
 ) -> dict[str, Any]:
-    """Return a message of a chat as chat templates read it, with arguments of calls as objects.
-
-    Parameters
-    ----------
-    role
-        ``"system"``, ``"user"``, ``"assistant"`` or ``"tool"``.
-    content
-        Its text.
-    calls
-        The calls of an assistant message.
-    reasoning
-        The reasoning of an assistant message.
-    name
-        The name of the speaker or tool.
-    tool_call_id
-        The id of the call whose result this is.
-    """
+    """Return a message of a chat as chat templates read it, with arguments of calls as objects."""
     turn: dict[str, Any] = {"role": role, "content": content}
     if calls:
         turn["tool_calls"] = [
@@ -125,15 +91,7 @@ def shown_texts(outcome: Outcome, stops: Sequence[str]) -> tuple[str, ...]:
 
 
 def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
-    """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``.
-
-    Parameters
-    ----------
-    draw
-        The text.
-    stops
-        Stop strings at which the text is cut.
-    """
+    """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``."""
     if draw.message is not None and json.loads(draw.message).get("tool_calls"):
         return "tool_calls"
     return "stop" if draw.finished or shown(draw, stops) != draw.text else "length"

@@ -30,40 +30,20 @@ _ESCAPES = (_UNEXPECTED, *(rf"\{char}" for char in '"\\/bfnrt'))
 
 
 class _Step(NamedTuple):
-    """One way to read a character.
+    """One way to read a character."""
 
-    Parameters
-    ----------
-    state
-        The state after it; None if the text is complete.
-    emitted
-        The JSON that is known with it.
-    unread
-        Whether the character comes after the end of the text.
-    """
-
-    state: Dialect | None
-    emitted: str = ""
-    unread: bool = False
+    state: Dialect | None  # the state after it; None if the text is complete
+    emitted: str = ""  # the JSON that is known with it
+    unread: bool = False  # whether the character comes after the end of the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """State of a reader of arguments.
+    """State of a reader of arguments."""
 
-    Parameters
-    ----------
-    pending
-        Text whose meaning depends on what follows.
-    quoted
-        Whether the JSON so far ends inside a string.
-    digits
-        The number of characters of the number at its end.
-    """
-
-    pending: str = ""
-    quoted: bool = False
-    digits: int = 0
+    pending: str = ""  # text whose meaning depends on what follows
+    quoted: bool = False  # whether the JSON so far ends inside a string
+    digits: int = 0  # the number of characters of the number at its end
 
     def of(self, tool: str) -> Self:
         """Return the state before the arguments of a tool."""
@@ -100,22 +80,7 @@ class Dialect:
     def read(
         self, arguments: Monitor, text: str, *, haste: bool = False
     ) -> Iterator[tuple[Dialect | None, Monitor, str]]:
-        """Yield the ways to read a text that may lead to valid arguments.
-
-        Parameters
-        ----------
-        arguments
-            The monitor that has read the JSON so far.
-        text
-            More of the text.
-        haste
-            Whether strings, lists and objects have to end as soon as their schema allows it.
-
-        Yields
-        ------
-        tuple of Dialect or None, Monitor and str
-            The state, None if the arguments are complete; the monitor; and the text after complete arguments.
-        """
+        """Yield the ways to read a text that may lead to valid arguments."""
         if not text:
             yield self, arguments, ""
             return
@@ -148,18 +113,10 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainJSON(Dialect):
-    """JSON: an object or a list.
+    """JSON: an object or a list."""
 
-    Parameters
-    ----------
-    depth
-        The number of open brackets.
-    escaped
-        Whether the next character of a string is escaped.
-    """
-
-    depth: int = 0
-    escaped: bool = False
+    depth: int = 0  # the number of open brackets
+    escaped: bool = False  # whether the next character of a string is escaped
 
     def read(
         self, arguments: Monitor, text: str, *, haste: bool = False
@@ -213,24 +170,13 @@ class PlainJSON(Dialect):
 
 @dataclass(frozen=True, kw_only=True)
 class DelimitedJSON(Dialect):
-    """JSON without white space whose strings have delimiters of their own, and no escapes.
+    """JSON without white space whose strings have delimiters of their own, and no escapes."""
 
-    Parameters
-    ----------
-    delimiters
-        What begins and ends a string.
-    bare
-        Whether keys of letters, digits and underscores are written without quotation marks.
-    stack
-        The open brackets.
-    mode
-        What is read: ``"key"``, ``"bare"`` (a key without quotation marks), ``"name"`` (one with them), ``"colon"``,
-        ``"value"``, ``"string"``, or ``"after"`` (a number or word, or after a value).
-    """
-
-    delimiters: tuple[str, str]
-    bare: bool = True
-    stack: str = ""
+    delimiters: tuple[str, str]  # what begins and ends a string
+    bare: bool = True  # whether keys of letters, digits and underscores are written without quotation marks
+    stack: str = ""  # the open brackets
+    # what is read: ``"key"``, ``"bare"`` (a key without quotation marks), ``"name"`` (one with them), ``"colon"``,
+    # ``"value"``, ``"string"``, or ``"after"`` (a number or word, or after a value)
     mode: str = "value"
 
     def read(
@@ -342,28 +288,14 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Tags:
-    """How each argument of a tool is written.
+    """How each argument of a tool is written."""
 
-    Parameters
-    ----------
-    before, between
-        Expressions of what comes before the argument's name, and between the name and its value.
-    properties
-        The arguments.
-    closing
-        What comes after a value.
-    leading
-        Whether white space before a value is dropped.
-    texts
-        The arguments whose values are texts. Values of others are JSON.
-    """
-
-    before: str
+    before: str  # expressions of what comes before the argument's name, and between the name and its value
     between: str
-    properties: tuple[str, ...]
-    closing: Any
-    leading: bool
-    texts: frozenset[str]
+    properties: tuple[str, ...]  # the arguments
+    closing: Any  # what comes after a value
+    leading: bool  # whether white space before a value is dropped
+    texts: frozenset[str]  # the arguments whose values are texts. Values of others are JSON.
     _openings: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     def opening(self, keys: tuple[str, ...]) -> Any:
@@ -377,48 +309,21 @@ class _Tags:
 
 @dataclass(frozen=True, kw_only=True)
 class InlineTags(Dialect):
-    """Arguments in tags, one for each.
+    """Arguments in tags, one for each."""
 
-    Parameters
-    ----------
-    tools
-        The tags of each tool.
-    tool
-        The tool's name.
-    key
-        The argument whose value is being read; None between arguments.
-    keys
-        The arguments that may come next; None before they are determined.
-    used
-        The arguments so far.
-    fresh
-        Whether nothing of the value has been read.
-    escaped, depth
-        In a value that is JSON: whether the next character is escaped, and the number of open brackets.
-    """
-
-    tools: _Tools
-    tool: str = ""
-    key: str | None = None
-    keys: tuple[str, ...] | None = None
-    used: frozenset[str] = frozenset()
-    fresh: bool = True
+    tools: _Tools  # the tags of each tool
+    tool: str = ""  # the tool's name
+    key: str | None = None  # the argument whose value is being read; None between arguments
+    keys: tuple[str, ...] | None = None  # the arguments that may come next; None before they are determined
+    used: frozenset[str] = frozenset()  # the arguments so far
+    fresh: bool = True  # whether nothing of the value has been read
+    # in a value that is JSON: whether the next character is escaped, and the number of open brackets
     escaped: bool = False
     depth: int = 0
 
     @classmethod
     def of_pattern(cls, pattern: str, tools: Mapping[str, Mapping[str, Any]], *, casts: bool) -> InlineTags | None:
-        """Return the dialect for a template's expression of one argument; None if it has another form.
-
-        Parameters
-        ----------
-        pattern
-            The expression, with the groups ``key`` and ``value``.
-        tools
-            The properties of each tool's schema.
-        casts
-            Whether the parser casts values by these schemas; otherwise all of them are texts.
-        """
+        """Return the dialect for a template's expression of one argument; None if it has another form."""
         match = _TAG.fullmatch(pattern)
         if match is None:
             return None

@@ -41,40 +41,23 @@ LEAVE_REASONING, LEAVE_ARGUMENTS = 0.5, 0.75
 
 @dataclass(frozen=True, eq=False)
 class CallSyntax:
-    """How calls are written after a prompt.
+    """How calls are written after a prompt."""
 
-    Parameters
-    ----------
-    opening
-        The marker that begins a call. Its group ``name``, if it has one, matches the names of the tools that may be
-        called.
-    any_opening
-        The same for any name.
-    closing, any_closing
-        The marker that ends a call; None if only the end of the message does. With ``any_closing``, also what ends it
-        without being written for that, such as the beginning of another call.
-    thought_opening, thought_closing
-        The markers of reasoning; None without reasoning.
-    dialect
-        How the text of a call is written.
-    bodies
-        The schema of that text by the tool's name; with the name ``""`` for all tools if the text has the name.
-    most
-        The most calls of a message; None for any number.
-    required
-        Whether the message must consist of calls. Otherwise any text may come before and after them.
-    """
-
+    # The marker that begins a call. Its group ``name``, if it has one, matches the names of the tools that may be
+    # called.
     opening: Any
-    any_opening: Any
+    any_opening: Any  # the same for any name
+    # The marker that ends a call; None if only the end of the message does. With ``any_closing``, also what ends it
+    # without being written for that, such as the beginning of another call.
     closing: Any
     any_closing: Any
-    thought_opening: Any
+    thought_opening: Any  # the markers of reasoning; None without reasoning
     thought_closing: Any
-    dialect: Dialect
+    dialect: Dialect  # how the text of a call is written
+    # the schema of that text by the tool's name; with the name ``""`` for all tools if the text has the name
     bodies: Mapping[str, JSONSchema]
-    most: int | None
-    required: bool
+    most: int | None  # the most calls of a message; None for any number
+    required: bool  # whether the message must consist of calls. Otherwise any text may come before and after them.
 
     @cached_property
     def chained(self) -> bool:
@@ -101,26 +84,15 @@ class CallSyntax:
 
 @dataclass(frozen=True)
 class _Branch:
-    """One way to read the text so far.
+    """One way to read the text so far."""
 
-    Parameters
-    ----------
-    phase
-        ``"prose"``, ``"thought"``, ``"marker"`` (before a call, or in its opening marker), ``"call"`` or ``"closing"``.
-    text
-        The text of the marker so far; in other phases the end of the text if a marker may have begun in it.
-    calls
-        The number of calls that have ended.
-    thought
-        Whether there has been reasoning.
-    dialect, arguments
-        What reads a call: the state of its dialect, and the monitor of the same call as JSON.
-    """
-
+    # ``"prose"``, ``"thought"``, ``"marker"`` (before a call, or in its opening marker), ``"call"`` or ``"closing"``
     phase: str
+    # the text of the marker so far; in other phases the end of the text if a marker may have begun in it
     text: str = ""
-    calls: int = 0
-    thought: bool = False
+    calls: int = 0  # the number of calls that have ended
+    thought: bool = False  # whether there has been reasoning
+    # what reads a call: the state of its dialect, and the monitor of the same call as JSON
     dialect: Dialect | None = None
     arguments: Monitor | None = None
 
@@ -132,21 +104,11 @@ class _Branch:
 
 @dataclass(frozen=True)
 class CallWriting(Monitor):
-    """Monitor of a message whose calls follow a syntax: VIOLATED once no way to read the text is left.
+    """Monitor of a message whose calls follow a syntax: VIOLATED once no way to read the text is left."""
 
-    Parameters
-    ----------
-    syntax
-        The syntax.
-    branches
-        All ways to read the text so far.
-    haste
-        1 if reasoning has to end now, 2 if arguments have to as well, as soon as their schema allows it.
-    """
-
-    syntax: CallSyntax
-    branches: tuple[_Branch, ...]
-    haste: int = 0
+    syntax: CallSyntax  # the syntax
+    branches: tuple[_Branch, ...]  # all ways to read the text so far
+    haste: int = 0  # 1 if reasoning has to end now, 2 if arguments have to as well, as soon as their schema allows it
 
     @property
     def verdict(self) -> Verdict:
@@ -305,21 +267,7 @@ class _Written(Wrapper):
 def with_syntax(constraint: Constraint, regions: MessageRegions | None, tokenizer: Any, *, casts: bool) -> Constraint:
     """Return a constraint whose masks begin, write and end calls in the syntax of the model's family.
 
-    Parameters
-    ----------
-    constraint
-        The constraint of a request.
-    regions
-        The state of the message's parser after the prompt; None if answers are not parsed.
-    tokenizer
-        The tokenizer, with a response template. Its chat template shows whether the model reasons.
-    casts
-        Whether the parser casts arguments by the tools' schemas.
-
-    Returns
-    -------
-    Constraint
-        The same constraint if it has no ``ToolCalls``, or the syntax of its template is not known.
+    ``tokenizer``: the tokenizer, with a response template. Its chat template shows whether the model reasons.
     """
     if regions is None:
         return constraint
@@ -333,15 +281,7 @@ def with_syntax(constraint: Constraint, regions: MessageRegions | None, tokenize
 
 
 def hastened(monitor: Monitor, used: float) -> Monitor:
-    """Return a monitor that ends reasoning and arguments in time, if calls are written by a syntax.
-
-    Parameters
-    ----------
-    monitor
-        The monitor.
-    used
-        The share of the token limit that is used.
-    """
+    """Return a monitor that ends reasoning and arguments in time, if calls are written by a syntax."""
     haste = (used >= LEAVE_REASONING) + (used >= LEAVE_ARGUMENTS)
     if isinstance(monitor, CallWriting):
         return replace(monitor, haste=haste)
@@ -351,19 +291,7 @@ def hastened(monitor: Monitor, used: float) -> Monitor:
 
 
 def call_syntax(rule: ToolCalls, regions: MessageRegions, tokenizer: Any, *, casts: bool) -> CallWriting | None:
-    """Return the monitor of calls after a prompt; None if it is not known how they are written, or none may be.
-
-    Parameters
-    ----------
-    rule
-        The rule for calls.
-    regions
-        The state of the message's parser after the prompt.
-    tokenizer
-        The tokenizer, with a response template.
-    casts
-        Whether the parser casts arguments by the tools' schemas.
-    """
+    """Return the monitor of calls after a prompt; None if it is not known how they are written, or none may be."""
     fields = regions.fields
     calls = fields.fields.get("tool_calls")
     opening = None if calls is None else _marker_of(calls, "open")
@@ -481,21 +409,11 @@ def _group_end(pattern: str, begin: int) -> int:
 
 @dataclass(frozen=True)
 class _Bodies:
-    """Reads from a response template how the text of a call is written.
+    """Reads from a response template how the text of a call is written."""
 
-    Parameters
-    ----------
-    calls
-        The field of calls.
-    rule
-        The rule for calls.
-    casts
-        Whether the parser casts arguments by the tools' schemas.
-    """
-
-    calls: Mapping[str, Any]
-    rule: ToolCalls
-    casts: bool
+    calls: Mapping[str, Any]  # the field of calls
+    rule: ToolCalls  # the rule for calls
+    casts: bool  # whether the parser casts arguments by the tools' schemas
 
     def read(self) -> tuple[Dialect, dict[str, JSONSchema]] | None:
         """Return the dialect, and the schema of the text by the tool's name; None if they are not known."""

@@ -41,15 +41,7 @@ _WHOLE, _PARTS = "the whole message was judged, with its reasoning and tool call
 
 
 def parsed_note(constraint: Constraint, parser: str) -> str:
-    """Return the note for reports on calls whose answers are parsed.
-
-    Parameters
-    ----------
-    constraint
-        The constraint that texts must satisfy.
-    parser
-        What parsed the answers, in words.
-    """
+    """Return the note for reports on calls whose answers are parsed."""
     rules = [part for part in walk(constraint) if len([*walk(part)]) == 1]
     return _PARSED.format(parser, _PARTS if all(map(judged_part, rules)) else _WHOLE)
 
@@ -60,13 +52,7 @@ def has_template(tokenizer: Any) -> bool:
 
 
 def require_template(tokenizer: Any) -> None:
-    """Require a valid response template.
-
-    Raises
-    ------
-    UsageError
-        If it is invalid: every answer would be rejected.
-    """
+    """Require a valid response template."""
     try:
         tokenizer.get_response_parser(prefix="")
     except Exception as error:  # raised by the library's checks; the message cannot quote an answer
@@ -87,11 +73,6 @@ def message_text(fields: Mapping[str, Any]) -> str:
 
     Strings are kept as they are. Anything else, such as tool calls, becomes JSON, followed by each string in it that
     JSON escapes, so that a ban on a quotation mark or a line break also applies there.
-
-    Raises
-    ------
-    ValueError
-        If the text contains half of a surrogate pair, which cannot be written to a file or sent.
     """
     lines: list[str] = []
     for value in fields.values():
@@ -107,13 +88,7 @@ def message_text(fields: Mapping[str, Any]) -> str:
 
 
 def message_parts(fields: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the strings of each part of a message: its answer, its reasoning, and each call as JSON.
-
-    Parameters
-    ----------
-    fields
-        The fields that the model has filled.
-    """
+    """Return the strings of each part of a message: its answer, its reasoning, and each call as JSON."""
     strings: dict[str, list[str]] = {"answer": [], "reasoning": [], "tool_calls": []}
     for name, value in fields.items():
         part = MessageFields.part_of(name)

@@ -27,15 +27,9 @@ def json_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class MessageFields:
-    """The fields of a response template.
+    """The fields of a response template."""
 
-    Parameters
-    ----------
-    fields
-        The specification of each field.
-    """
-
-    fields: Mapping[str, Mapping[str, Any]]
+    fields: Mapping[str, Mapping[str, Any]]  # the specification of each field
 
     @staticmethod
     def part_of(name: str) -> str | None:
@@ -59,13 +53,6 @@ class MessageFields:
         """Return a message whose fields were ``collected``, with all regions of a field in one value.
 
         transformers would keep the last region of a text alone.
-
-        Parameters
-        ----------
-        message
-            The fields of the message.
-        defaults
-            The fields that the template adds.
         """
         values = {name: message[name] for name in self.fields if name in message}
         for name, regions in values.items():
@@ -122,51 +109,24 @@ class MessageRegions:
     """A state of transformers' ``ResponseParser``, which is copied before it reads.
 
     Text in which no marker begins is not given to the parser at once, as this is most of the text.
-
-    Parameters
-    ----------
-    fields
-        The fields of the template.
-    parser
-        The parser, after all text but ``unread``. It must not be changed.
-    defaults
-        The fields that the template adds to a message.
-    unread
-        Text that contains no marker, and whose events have been reported.
-    tail
-        The end of the text that the parser has received, if a marker may begin there; else ``""``. If that is not
-        known, all text since the last marker of a call.
-    open
-        The field of the region that is being read; None outside.
-    body
-        The text of a call that is being read.
-    failed
-        Whether the text cannot become a message: the parser has rejected it, or a call is JSON only to lenient parsers,
-        with a duplicate key or the like.
     """
 
-    fields: MessageFields
-    parser: Any
-    defaults: Mapping[str, Any]
-    unread: str = ""
+    fields: MessageFields  # the fields of the template
+    parser: Any  # the parser, after all text but ``unread``. It must not be changed.
+    defaults: Mapping[str, Any]  # the fields that the template adds to a message
+    unread: str = ""  # text that contains no marker, and whose events have been reported
+    # The end of the text that the parser has received, if a marker may begin there; else ``""``. If that is not known,
+    # all text since the last marker of a call.
     tail: str = ""
-    open: str | None = None
-    body: str = ""
+    open: str | None = None  # the field of the region that is being read; None outside
+    body: str = ""  # the text of a call that is being read
+    # whether the text cannot become a message: the parser has rejected it, or a call is JSON only to lenient parsers,
+    # with a duplicate key or the like
     failed: bool = False
 
     @classmethod
     def begin(cls, tokenizer: Any, prompt: str, tools: Any = None) -> tuple[MessageRegions, tuple[Event, ...]]:
-        """Return the state after a prompt, and what happened in the assistant message that the prompt has begun.
-
-        Parameters
-        ----------
-        tokenizer
-            A tokenizer with a response template.
-        prompt
-            The prompt, with special tokens.
-        tools
-            The tools of the call, by whose schemas the parser casts arguments.
-        """
+        """Return the state after a prompt, and what happened in the assistant message that the prompt has begun."""
         template = tokenizer.response_template
         fields, defaults = _fields_of(json_text(template["fields"])), template.get("defaults", {})
         others = {name: value for name, value in defaults.items() if name not in fields.fields}
@@ -228,13 +188,7 @@ class MessageRegions:
         return text[start:]
 
     def _noted(self, raw: Iterable[Mapping[str, Any]], text: str = "") -> tuple[MessageRegions, tuple[Event, ...]]:
-        """Return the state after the parser's events, which ``text`` has caused, and these events as ours.
-
-        Raises
-        ------
-        ValueError
-            If a call is JSON only to lenient parsers.
-        """
+        """Return the state after the parser's events, which ``text`` has caused, and these events as ours."""
         current, body, events, raw = self.open, self.body, [], list(raw)
         names = self._called(raw, text)
         for event in raw:

@@ -17,26 +17,14 @@ __all__ = ["SentMessage", "SentRegions", "sent_message"]
 
 @dataclass(frozen=True)
 class SentRegions:
-    """A message so far. The answer and the reasoning are one region each, which the end of the message closes.
+    """A message so far. The answer and the reasoning are one region each, which the end of the message closes."""
 
-    Parameters
-    ----------
-    answer, reasoning
-        Their text.
-    tool, arguments
-        The tool and the arguments of the last call, as JSON; None before the first call.
-    calls
-        The number of calls that have begun.
-    failed
-        Whether the arguments of a call are not JSON.
-    """
-
-    answer: str = ""
+    answer: str = ""  # their text
     reasoning: str = ""
-    tool: str | None = None
+    tool: str | None = None  # the tool and the arguments of the last call, as JSON; None before the first call
     arguments: str = ""
-    calls: int = 0
-    failed: bool = False
+    calls: int = 0  # the number of calls that have begun
+    failed: bool = False  # whether the arguments of a call are not JSON
 
     @property
     def key(self) -> None:
@@ -80,36 +68,16 @@ class SentRegions:
 
 
 class SentMessage(NamedTuple):
-    """A message at its end.
+    """A message at its end."""
 
-    Parameters
-    ----------
-    text
-        All of its text, which rules without ``on=`` judge.
-    fault
-        Why it is rejected whatever the constraint says, or None.
-    parts
-        The strings of each part.
-    message
-        The message as JSON; None with a fault.
-    """
-
-    text: str
-    fault: str | None
-    parts: tuple[tuple[str, tuple[str, ...]], ...]
-    message: str | None
+    text: str  # all of its text, which rules without ``on=`` judge
+    fault: str | None  # why it is rejected whatever the constraint says, or None
+    parts: tuple[tuple[str, tuple[str, ...]], ...]  # the strings of each part
+    message: str | None  # the message as JSON; None with a fault
 
 
 def sent_message(lines: str, *, finished: bool) -> SentMessage:
-    """Return the message in the pieces that a server has sent.
-
-    Parameters
-    ----------
-    lines
-        The pieces, as lines of JSON.
-    finished
-        Whether the model ended the message, before the token limit.
-    """
+    """Return the message in the pieces that a server has sent."""
     deltas = deltas_in(lines)
     read, events = SentRegions().after(deltas)
     state, ending = read.finish()

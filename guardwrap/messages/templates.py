@@ -21,21 +21,11 @@ _CHATML_END = r"\s*(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>)"
 
 
 class Family(NamedTuple):
-    """A model family.
+    """A model family."""
 
-    Parameters
-    ----------
-    name
-        Its name, for reports and errors.
-    marks
-        Strings that its chat template contains, all of them.
-    template
-        The response template.
-    """
-
-    name: str
-    marks: tuple[str, ...]
-    template: dict[str, Any]
+    name: str  # its name, for reports and errors
+    marks: tuple[str, ...]  # strings that its chat template contains, all of them
+    template: dict[str, Any]  # the response template
 
 
 def _template(anchor: str | list[str], **fields: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,8 @@ __all__ = ["written_message"]
 def written_message(message: Mapping[str, Any]) -> Draw:
     """Return a message as a finished draw without tokens.
 
-    Parameters
-    ----------
-    message
-        Its ``content``, ``reasoning`` and ``tool_calls``, each of which may be missing. A call has a ``name`` and
-        ``arguments``.
+    ``message``: its ``content``, ``reasoning`` and ``tool_calls``, each of which may be missing. A call has a
+    ``name`` and ``arguments``.
     """
     calls = [
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}

@@ -20,13 +20,7 @@ _TAIL = 0.025
 
 
 def numbers(values: ArrayLike, name: str) -> Floats:
-    """Convert values to a float64 array ``[n]`` with at least one number.
-
-    Raises
-    ------
-    UsageError
-        If it is empty, does not have one dimension, or contains NaN.
-    """
+    """Convert values to a float64 array ``[n]`` with at least one number."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -114,19 +108,7 @@ def jackknife(columns: Floats, figure: Callable[[Floats], Floats], freedom: floa
 
 
 def combine(*terms: tuple[int, Estimate]) -> Estimate:
-    """Estimate a sum of independent estimates.
-
-    Parameters
-    ----------
-    terms
-        Pairs of a sign, 1 or -1, and an estimate.
-
-    Returns
-    -------
-    Estimate
-        The sum. The distance of each end from it is the root of the sum of the squared distances of the terms' ends
-        from their values (MOVER: Zou and Donner 2008), so that skewed intervals stay skewed.
-    """
+    """Estimate a sum of independent estimates."""
     value = sum(sign * term.value for sign, term in terms)
     down = [term.value - term.low if sign > 0 else term.high - term.value for sign, term in terms]
     up = [term.high - term.value if sign > 0 else term.value - term.low for sign, term in terms]

@@ -54,21 +54,7 @@ def _quantile(successes: int, failures: int, level: float) -> float:
 
 
 def times_fewer(base: Estimate, own: Estimate) -> Estimate:
-    """Estimate how many times fewer attempts a text takes: the ratio of two independent acceptance rates.
-
-    Parameters
-    ----------
-    base
-        Acceptance rate of the baseline, e.g. the model itself.
-    own
-        Acceptance rate of the alternative that should save attempts.
-
-    Returns
-    -------
-    Estimate
-        ``own`` divided by ``base``, by MOVER of their logarithms (``combine``). If one of them is 0, each end is the
-        quotient of the ends that make it most extreme.
-    """
+    """Estimate how many times fewer attempts a text takes: the ratio of two independent acceptance rates."""
     if base.value > 0 and own.value > 0:
         ratio = combine((1, log_estimate(own)), (-1, log_estimate(base)))
         return Estimate(*(math.exp(min(x, 700.0)) for x in ratio))

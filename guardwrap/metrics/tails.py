@@ -111,13 +111,7 @@ def too_heavy(log_weights: Floats) -> bool:
 
 
 def _exceedances(weights: Floats) -> Floats:
-    """Return how far the tail's weights are above the largest weight before the tail, in ascending order.
-
-    Parameters
-    ----------
-    weights
-        At least ``LEAST_WEIGHTS`` weights in ascending order, above 0 and not all equal.
-    """
+    """Return how far the tail's weights are above the largest weight before the tail, in ascending order."""
     length = math.ceil(min(len(weights) / 5, 3 * math.sqrt(len(weights))))
     start = int(np.searchsorted(weights, weights[-length - 1], side="right"))
     while len(weights) - start < _SHORTEST:  # many equal weights; the tail begins above a smaller one

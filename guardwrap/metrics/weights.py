@@ -22,15 +22,7 @@ _LEAST = -300.0
 
 
 def read_weights(log_weights: ArrayLike) -> Floats:
-    """Validate log-weights and convert them to an array ``[attempts]``.
-
-    Raises
-    ------
-    UsageError
-        If there is none, or one is NaN or +inf.
-    NoAcceptance
-        If all are -inf.
-    """
+    """Validate log-weights and convert them to an array ``[attempts]``."""
     array = numbers(log_weights, "log_weights")
     if (array == math.inf).any():
         raise UsageError(

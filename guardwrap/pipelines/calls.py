@@ -76,30 +76,7 @@ class _Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Call(PromptReader):
-    """A call of a pipeline whose prompts are text.
-
-    Parameters
-    ----------
-    pipe
-        The pipeline.
-    preprocess, forward, postprocess
-        Arguments of the pipeline's three stages, from the user and from the pipeline's construction. ``forward`` holds
-        the arguments of ``generate``.
-    reading
-        Arguments that determine the text of tokens: of ``decode``, or of ``postprocess`` for images and speech.
-    parses
-        Whether the pipeline parses a chat's answer into a message, as it does with some tokenizers.
-    trims
-        Whether to cut texts before the end-of-sequence token. With a ``response_template`` the pipeline would keep the
-        token, and no answer would be valid JSON. ``skip_special_tokens=False`` keeps it.
-    reads_parts
-        Whether a rule judges a part of a message, so that answers are parsed even if the pipeline returns them whole.
-    family
-        The model family whose template parses the answers, if the tokenizer has none of its own.
-    renders
-        The pipeline's own method, not transformers', that changes texts after they are drawn; None if there is none.
-        What it renders is judged, so there are no verdicts on prefixes.
-    """
+    """A call of a pipeline whose prompts are text."""
 
     causal: ClassVar[bool] = True
     """Whether guardwrap's own loop draws the attempts, which can then be weighed."""
@@ -119,26 +96,29 @@ class Call(PromptReader):
     new_text: ClassVar[Any] = NEW_TEXT
     """The ``return_type`` of records without the prompt."""
 
-    pipe: Pipeline
+    pipe: Pipeline  # the pipeline
+    # Arguments of the pipeline's three stages, from the user and from the pipeline's construction. ``forward`` holds
+    # the arguments of ``generate``.
     preprocess: Mapping[str, Any] = field(default_factory=dict)
     forward: Mapping[str, Any] = field(default_factory=dict)
     postprocess: Mapping[str, Any] = field(default_factory=dict)
+    # arguments that determine the text of tokens: of ``decode``, or of ``postprocess`` for images and speech
     reading: Mapping[str, Any] = field(default_factory=dict)
-    parses: bool = False
+    parses: bool = False  # whether the pipeline parses a chat's answer into a message, as it does with some tokenizers
+    # Whether to cut texts before the end-of-sequence token. With a ``response_template`` the pipeline would keep the
+    # token, and no answer would be valid JSON. ``skip_special_tokens=False`` keeps it.
     trims: bool = False
+    # whether a rule judges a part of a message, so that answers are parsed even if the pipeline returns them whole
     reads_parts: bool = False
+    # the model family whose template parses the answers, if the tokenizer has none of its own
     family: str | None = None
+    # The pipeline's own method, not transformers', that changes texts after they are drawn; None if there is none. What
+    # it renders is judged, so there are no verdicts on prefixes.
     renders: str | None = None
 
     @classmethod
     def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
-        """Read the arguments of a call as the pipeline does.
-
-        Raises
-        ------
-        UsageError
-            If the pipeline rejects one.
-        """
+        """Read the arguments of a call as the pipeline does."""
         prefix = options.get("prefix")
         if not (prefix is None or isinstance(prefix, str) or cls.media):
             raise UsageError(f"prefix={prefix!r} is not a string")
@@ -169,16 +149,6 @@ class Call(PromptReader):
         """Return the same call, which parses chats' answers for rules on a part of the message.
 
         If the tokenizer has no response template, that of its family is used, as if it were the tokenizer's own.
-
-        Parameters
-        ----------
-        part
-            The part that a rule judges, for error messages.
-
-        Raises
-        ------
-        UsageError
-            If the tokenizer has no response template, and its family is not known.
         """
         if not self.writes_messages:
             raise UsageError(NO_MESSAGE.format(part, "this call gives plain text"))
@@ -228,17 +198,7 @@ class Call(PromptReader):
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
         """Preprocess numbered prompts and resolve their laws.
 
-        Parameters
-        ----------
-        given
-            Prompts with their numbers, in the form in which ``read_prompts`` returns them.
-        capacity
-            How many laws to cache. Equal prompts that run at the same time share a law, and one prefill.
-
-        Raises
-        ------
-        PromptError
-            If a prompt cannot be read.
+        ``capacity``: how many laws to cache. Equal prompts that run at the same time share a law, and one prefill.
         """
         recent: OrderedDict[tuple[int, ...], GenerationLaw] = OrderedDict()
         known: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # token ids of recent strings
@@ -444,13 +404,7 @@ class Call(PromptReader):
         return _Reading(text, fault, message_parts(fields), whole)
 
     def _read_rendered(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
-        """Return what a text says that the pipeline's own method renders.
-
-        Raises
-        ------
-        UsageError
-            If the method fails, or renders something that cannot be judged.
-        """
+        """Return what a text says that the pipeline's own method renders."""
         if prompt.regions is not None:
             raw = self.text_alone(ids)
             state, _ = prompt.regions[0].read(raw)
@@ -473,13 +427,7 @@ class Call(PromptReader):
         return _Reading(whole, full=whole if before else None, begun="")  # with what is left of the prompt
 
     def _own_records(self, prompt: PreparedPrompt, draws: Sequence[Draw]) -> list[Any]:
-        """Render texts in the pipeline's format, with its own method.
-
-        Raises
-        ------
-        UsageError
-            If the method gives another text than was judged.
-        """
+        """Render texts in the pipeline's format, with its own method."""
         records = []
         for draw in draws:
             record, before, whole = self._rendered(prompt, self._outputs(prompt, draw.token_ids), self.postprocess)
@@ -565,17 +513,7 @@ class Call(PromptReader):
         return together
 
     def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
-        """Render the texts of a prompt in the pipeline's format.
-
-        Parameters
-        ----------
-        prompt
-            The prompt.
-        draws
-            The accepted texts.
-        others
-            Texts without tokens, such as fallbacks, and None for each missing text.
-        """
+        """Render the texts of a prompt in the pipeline's format."""
         given = prompt.shown if isinstance(prompt.shown, str) else Chat(prompt.shown)
         if self.renders is not None:
             return self._own_records(prompt, draws) + [output_record(given, text, self.postprocess) for text in others]
@@ -639,20 +577,13 @@ class TextToTextCall(Call):
 
 @dataclass(frozen=True)
 class TensorCall(Call):
-    """A call of ``generate``: tensors in, tensors out.
-
-    Parameters
-    ----------
-    begins
-        The tokens that the returned rows of each prompt begin with, padding included; by prompt number.
-    with_prompt
-        Whether those are the prompt's tokens. False for encoder-decoder models.
-    """
+    """A call of ``generate``: tensors in, tensors out."""
 
     writes_messages: ClassVar[bool] = False
 
+    # the tokens that the returned rows of each prompt begin with, padding included; by prompt number
     begins: Sequence[Sequence[int]] = ()
-    with_prompt: bool = True
+    with_prompt: bool = True  # whether those are the prompt's tokens. False for encoder-decoder models.
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return the text of a whole row, if it contains the prompt."""

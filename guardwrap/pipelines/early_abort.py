@@ -29,20 +29,8 @@ _PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好
 class StablePrefix:
     """Decodes unfinished attempts, up to where later tokens can no longer change the text.
 
-    Parameters
-    ----------
-    tokenizer
-        The tokenizer.
-    decode
-        Decodes token ids to text as the user receives it.
-    skips
-        Whether ``decode`` leaves out special tokens.
-
-    Attributes
-    ----------
-    works : bool
-        Whether a decoded prefix stays the same when more tokens follow. If not, prefix verdicts must not be used.
-        Determined from the decoder's parts, and by a test on random tokens.
+    ``works``: whether a decoded prefix stays the same when more tokens follow. If not, prefix verdicts must not be
+    used. Determined from the decoder's parts, and by a test on random tokens.
     """
 
     def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool = True) -> None:
@@ -63,14 +51,8 @@ class StablePrefix:
     def __call__(self, token_ids: Sequence[int], before: str = "", decode: Decode | None = None) -> str:
         """Return the text that every continuation begins with.
 
-        Parameters
-        ----------
-        token_ids
-            The new tokens of the unfinished attempt.
-        before
-            What was returned for all of them but the last, so that long texts need not be decoded again; or ``""``.
-        decode
-            A decoder for the current prompt that works like the tested one; None for the tested one.
+        ``before``: what was returned for all of them but the last, so that long texts need not be decoded again; or
+        ``""``.
         """
         if before and self._is_local and len(token_ids) > LONG:
             return self._extended(token_ids, before, decode)
@@ -136,16 +118,8 @@ def _acts_on_tokens(tokenizer: Any) -> bool:
 class PrefixWatch:
     """Judges running attempts of one prompt; the ``watch`` of a request.
 
-    Parameters
-    ----------
-    reader
-        Judges growing texts under the constraint.
-    decode
-        From the tokens so far, and the text of all of them but the last or ``""``, to text that every continuation
-        begins with.
-    kept
-        How many recent prefixes to keep reader states of. Other prefixes are read again from the beginning. As many
-        places of recent violations are kept.
+    ``kept``: how many recent prefixes to keep reader states of. Other prefixes are read again from the beginning. As
+    many places of recent violations are kept.
     """
 
     def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str], kept: int = 4096) -> None:

@@ -93,13 +93,7 @@ def _converted() -> Path | None:
 
 
 def _convert(source: Path, folder: Path) -> None:
-    """Convert the model into ``folder``.
-
-    Raises
-    ------
-    ModelError
-        If the folder cannot be written, or the disk is full.
-    """
+    """Convert the model into ``folder``."""
     from safetensors import SafetensorError
 
     logger.info("converting the embedded model, once (about 15 s): %s", folder)

@@ -25,28 +25,15 @@ _UNFINISHED = "\ufffd"  # decoded from a partial character, which the next piece
 
 @dataclass(frozen=True)
 class EndpointPrompt:
-    """A prompt for a server.
+    """A prompt for a server."""
 
-    Parameters
-    ----------
-    number
-        Its position in the call, from 0.
-    given
-        The prompt as the user gave it.
-    text
-        The prompt as text. For a chat, the contents of its messages on separate lines, because the server's template
-        is not known.
-    law
-        The distribution that attempts are drawn from.
-    target
-        The distribution that defines a(y).
-    """
-
-    number: int
-    given: Any
+    number: int  # its position in the call, from 0
+    given: Any  # the prompt as the user gave it
+    # The prompt as text. For a chat, the contents of its messages on separate lines, because the server's template is
+    # not known.
     text: str
-    law: EndpointLaw
-    target: EndpointLaw
+    law: EndpointLaw  # the distribution that attempts are drawn from
+    target: EndpointLaw  # the distribution that defines a(y)
 
     def traced(self, context: Any) -> EndpointPrompt:
         """Return the prompt with OpenTelemetry's context of its call, whose span its requests belong to."""
@@ -57,23 +44,7 @@ class EndpointPrompt:
 
 @dataclass(frozen=True)
 class EndpointCall(PromptReader):
-    """A call over an endpoint.
-
-    Parameters
-    ----------
-    settings
-        The generation settings that define a(y).
-    model
-        The name of the model on the server.
-    drawn
-        The name on the server of what attempts are drawn from: the model, or an adapter.
-    full_text
-        Whether records include the prompt.
-    rewrite
-        Turns a prompt into the one that attempts are drawn from; None keeps the prompt.
-    parses
-        Whether answers to chats are read as messages, with their reasoning and tool calls.
-    """
+    """A call over an endpoint."""
 
     causal: ClassVar[bool] = False
     """Whether guardwrap's own loop draws the attempts, which can then be weighed."""
@@ -81,21 +52,16 @@ class EndpointCall(PromptReader):
     sampling: ClassVar[str] = "do_sample=True"
     """The arguments that turn sampling on."""
 
-    settings: EndpointSettings
-    model: str
-    drawn: str
-    full_text: bool = True
+    settings: EndpointSettings  # the generation settings that define a(y)
+    model: str  # the name of the model on the server
+    drawn: str  # the name on the server of what attempts are drawn from: the model, or an adapter
+    full_text: bool = True  # whether records include the prompt
+    # turns a prompt into the one that attempts are drawn from; None keeps the prompt
     rewrite: Callable[[Any], Any] | None = None
-    parses: bool = False
+    parses: bool = False  # whether answers to chats are read as messages, with their reasoning and tool calls
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[EndpointPrompt]:
-        """Prepare numbered prompts, in the form in which ``read_prompts`` returns them.
-
-        Raises
-        ------
-        PromptError
-            If a prompt cannot be sent.
-        """
+        """Prepare numbered prompts, in the form in which ``read_prompts`` returns them."""
         for number, prompt in given:
             original = _messages(prompt)
             sent = original if self.rewrite is None else _messages(self.rewrite(original))
@@ -153,13 +119,7 @@ class EndpointCall(PromptReader):
 
 
 class TextWatch:
-    """Judges running attempts of one prompt; the ``watch`` of a request.
-
-    Parameters
-    ----------
-    reader
-        Judges growing texts under the constraint.
-    """
+    """Judges running attempts of one prompt; the ``watch`` of a request."""
 
     def __init__(self, reader: PrefixReader) -> None:
         self._reader = reader

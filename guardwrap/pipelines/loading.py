@@ -103,18 +103,7 @@ def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
 
 
 def require_model(source: str) -> None:
-    """Require that the configuration of a model or adapter can be read. Its weights are not.
-
-    Parameters
-    ----------
-    source
-        A Hub id, a folder or ``"local"``.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be read.
-    """
+    """Require that the configuration of a model or adapter can be read. Its weights are not."""
     if source == "local":
         return
     try:
@@ -126,18 +115,7 @@ def require_model(source: str) -> None:
 
 
 def image_pipeline(source: str) -> ImageTextToTextPipeline:
-    """Return the pipeline of a model that takes images.
-
-    Parameters
-    ----------
-    source
-        A Hub id or a folder.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be loaded.
-    """
+    """Return the pipeline of a model that takes images."""
     try:
         source = cached_or_online(source)
         with loading_model():
@@ -160,13 +138,7 @@ def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:
 
 
 def _require_task(pipe: Pipeline) -> None:
-    """Require a pipeline that draws texts.
-
-    Raises
-    ------
-    UsageError
-        If it does not. The message gives the reason.
-    """
+    """Require a pipeline that draws texts."""
     if isinstance(pipe, AutomaticSpeechRecognitionPipeline) and not pipe.type.startswith("seq2seq"):
         raise UsageError(
             f"{type(pipe.model).__name__} is not supported: it gives one transcription and no distribution to draw "

@@ -52,51 +52,27 @@ _UNSEEN = (
 
 @dataclass(eq=False)
 class ConstraintMask:
-    """Judges candidates for the next token: by the whole text if they end it, otherwise by the verdict on the prefix.
+    """Judges candidates for the next token: by the whole text if they end it, else by the verdict on the prefix."""
 
-    Parameters
-    ----------
-    watch
-        The watch of the prompt.
-    law
-        The law of the prompt, which defines the tokens that end a text.
-    constraint
-        The constraint, b.
-    draw
-        Makes the draw that the user receives, from new tokens and whether the model ended them.
-    unseen
-        The share of the remaining probability that unjudged tokens may have, from 0 to 1.
-    vocabulary
-        The text that each token adds; None if that is not known, and tokens have to be judged one by one.
-    beyond
-        Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows.
-
-    Attributes
-    ----------
-    impossible : bool
-        Whether it has been shown that no text that can be drawn satisfies the constraint.
-    given_up : int or None
-        The number of tokens after which the mask was given up because it took too long; None if it was not.
-    unseen_most : float
-        The largest share of the remaining probability that unjudged tokens had.
-    dead_end : tuple of int or None
-        The first new tokens after which every possible next token was excluded; None if that has not happened.
-    went_beyond : bool
-        Whether a token was drawn that truncation leaves out.
-    """
-
-    watch: PrefixWatch
-    law: GenerationLaw
-    constraint: Constraint
+    watch: PrefixWatch  # the watch of the prompt
+    law: GenerationLaw  # the law of the prompt, which defines the tokens that end a text
+    constraint: Constraint  # the constraint, b
+    # makes the draw that the user receives, from new tokens and whether the model ended them
     draw: Callable[[Sequence[int], bool], Draw]
-    unseen: float
+    unseen: float  # the share of the remaining probability that unjudged tokens may have, from 0 to 1
+    # the text that each token adds; None if that is not known, and tokens have to be judged one by one
     vocabulary: Vocabulary | None = None
+    # whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows
     beyond: bool = False
+    # whether it has been shown that no text that can be drawn satisfies the constraint
     impossible: bool = field(default=False, init=False)
+    # the number of tokens after which the mask was given up because it took too long; None if it was not
     given_up: int | None = field(default=None, init=False)
+    # the largest share of the remaining probability that unjudged tokens had
     unseen_most: float = field(default=0.0, init=False)
+    # the first new tokens after which every possible next token was excluded; None if that has not happened
     dead_end: tuple[int, ...] | None = field(default=None, init=False)
-    went_beyond: bool = field(default=False, init=False)
+    went_beyond: bool = field(default=False, init=False)  # whether a token was drawn that truncation leaves out
 
     def __post_init__(self) -> None:
         self._parts = [part for part in self.constraint.parts if part.cost < EXPENSIVE]
@@ -122,20 +98,7 @@ class ConstraintMask:
         return [(each, *TRUNCATIONS[type(each)]) for each in self.law.warpers if type(each) in TRUNCATIONS]
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Return for each candidate whether no text that continues with it can satisfy the constraint.
-
-        Parameters
-        ----------
-        token_ids
-            New tokens so far.
-        candidates
-            Ids of possible next tokens.
-
-        Raises
-        ------
-        CheckFailed
-            If the constraint fails to judge one of them.
-        """
+        """Return for each candidate whether no text that continues with it can satisfy the constraint."""
         over = [self._over(token_ids, token) for token in candidates]
         growing = [token for token, ends in zip(candidates, over, strict=True) if not ends]
         ending = [token for token, ends in zip(candidates, over, strict=True) if ends]
@@ -147,11 +110,6 @@ class ConstraintMask:
         """Return for each candidate whether it is possible, that is not dead; None if it adds no visible text.
 
         Half a character is not judged before later tokens complete it, and white space may lead nowhere.
-
-        Raises
-        ------
-        CheckFailed
-            If the constraint fails to judge one of them.
         """
         dead = self.dead(token_ids, candidates)
         adds = self.watch.adds_text(token_ids, candidates)

@@ -30,15 +30,6 @@ def fewest_tokens(tokenizer: Any, text: str, enough: int) -> int:
 
     A tokenizer that neither changes nor drops text needs at least the length of the text divided by that of the longest
     token. If it splits words, each word also takes at least one token.
-
-    Parameters
-    ----------
-    tokenizer
-        The model's tokenizer.
-    text
-        The text.
-    enough
-        Words are counted only up to one more than this, because counting blocks other Python threads.
     """
     if tokenizer not in _known:
         _known[tokenizer] = _bound_of(tokenizer)

@@ -26,13 +26,7 @@ def own_method(thing: Any, names: Iterable[str]) -> str | None:
 
 
 def require_callable(pipe: Any) -> None:
-    """Require that a call of the pipeline is its three stages, one after the other.
-
-    Raises
-    ------
-    UsageError
-        If its class does something else in ``__call__`` or around the stages, which would be left out.
-    """
+    """Require that a call of the pipeline is its three stages, one after the other."""
     method = own_method(pipe, _NOT_RUN)
     if method is not None:
         raise UsageError(
@@ -42,24 +36,7 @@ def require_callable(pipe: Any) -> None:
 
 
 def text_in(record: Any, key: str, method: str, prompt: Any) -> Any:
-    """Return the text, or the messages, of a record that a user's own method has rendered.
-
-    Parameters
-    ----------
-    record
-        The record.
-    key
-        Where pipelines of its kind have the text.
-    method
-        The method, for errors.
-    prompt
-        The prompt, which records beside images repeat.
-
-    Raises
-    ------
-    UsageError
-        If there is no text, or a text that no rule judges.
-    """
+    """Return the text, or the messages, of a record that a user's own method has rendered."""
     if not isinstance(record, Mapping) or key not in record:
         raise UsageError(f"{method} returns records without {key!r}, so they cannot be judged; put the text there")
     for name, value in record.items():

@@ -46,20 +46,6 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     """Reject settings under which texts may outgrow a position table. Models that compute positions are not limited.
 
     ``generate`` would fail with an IndexError at the first such text, and with it the whole batch.
-
-    Parameters
-    ----------
-    model
-        The model.
-    length
-        The number of tokens that a text begins with.
-    max_length
-        The largest total number of tokens, those included.
-
-    Raises
-    ------
-    ContextExceeded
-        If the table has fewer positions.
     """
     most = position_limit(model)
     if most is None or max_length - 1 <= most:  # the last token is drawn, but never an input

@@ -100,35 +100,18 @@ _REFUSED_SETTINGS = {
 
 @dataclass(frozen=True)
 class PreparedPrompt:
-    """A prompt, prepared by a pipeline.
+    """A prompt, prepared by a pipeline."""
 
-    Parameters
-    ----------
-    number
-        Its position in the call, from 0. Its random numbers depend on it.
-    given
-        The prompt as the user gave it.
-    text
-        The prompt as text.
-    law
-        The law that attempts are drawn from.
-    target
-        The law that defines a(y), if attempts are drawn from something else; None if they are drawn from a itself.
-    regions
-        The parser of the answer after the prompt, and what happened in the prompt; None if the answer is not parsed.
-    learning
-        What was spent on learning a twist from attempts for it.
-    changed
-        The prompt that the pipeline's own ``preprocess`` has made of it; None if it has made no other one.
-    """
-
-    number: int
-    given: Any
-    text: str
-    law: GenerationLaw
+    number: int  # its position in the call, from 0. Its random numbers depend on it.
+    given: Any  # the prompt as the user gave it
+    text: str  # the prompt as text
+    law: GenerationLaw  # the law that attempts are drawn from
+    # the law that defines a(y), if attempts are drawn from something else; None if they are drawn from a itself
     target: GenerationLaw | None = None
+    # the parser of the answer after the prompt, and what happened in the prompt; None if the answer is not parsed
     regions: tuple[MessageRegions, Sequence[Event]] | None = field(default=None, repr=False)
-    learning: Usage = field(default_factory=Usage)
+    learning: Usage = field(default_factory=Usage)  # what was spent on learning a twist from attempts for it
+    # the prompt that the pipeline's own ``preprocess`` has made of it; None if it has made no other one
     changed: Any = None
 
     @property
@@ -149,30 +132,8 @@ def prepare(
 ) -> GenerationLaw:
     """Resolve the generation law of one prompt.
 
-    Parameters
-    ----------
-    model
-        The model in use.
-    call
-        Runs ``model.generate`` on the prompt with its keyword arguments.
-    kwargs
-        The user's generation arguments.
-    tokenizer
-        The tokenizer, for stop strings.
-    known
-        Other valid option names, to suggest for a misspelled one.
-    media
-        Whether the model takes images or audio. Its ``generate`` may then accept further arguments, and the output of
-        ``call`` is kept.
-    renders
-        Whether ``call`` may change the tokens that were drawn, because its output is judged.
-
-    Raises
-    ------
-    UsageError
-        If an argument is unknown, or cannot be combined with rejection.
-    ContextExceeded
-        If the prompt is longer than the model's table of positions.
+    ``media``: whether the model takes images or audio. Its ``generate`` may then accept further arguments, and the
+    output of ``call`` is kept.
     """
     _require_supported(kwargs)
     if not media:

@@ -19,21 +19,11 @@ __all__ = ["PromptReader", "Prompts", "as_chat", "read_prompts", "taken", "unpad
 
 
 class Prompts(NamedTuple):
-    """The prompts of a call.
+    """The prompts of a call."""
 
-    Parameters
-    ----------
-    prompts
-        The prompts, each in the form that ``preprocess`` accepts; a list, or an iterator if ``lazy``.
-    single
-        Whether the user passed one prompt instead of several.
-    lazy
-        Whether they come from a generator or dataset, and are read as needed.
-    """
-
-    prompts: Any
-    single: bool
-    lazy: bool
+    prompts: Any  # the prompts, each in the form that ``preprocess`` accepts; a list, or an iterator if ``lazy``
+    single: bool  # whether the user passed one prompt instead of several
+    lazy: bool  # whether they come from a generator or dataset, and are read as needed
 
 
 class PromptReader:
@@ -80,22 +70,7 @@ class PromptReader:
 
 
 def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = False) -> Prompts:
-    """Read prompts as a pipeline does.
-
-    Parameters
-    ----------
-    given
-        A string, a chat, a list of these, a generator or a dataset.
-    one
-        A function that reads one prompt, given its number.
-    media
-        Whether prompts may contain images or audio.
-
-    Raises
-    ------
-    PromptError
-        If they cannot be read.
-    """
+    """Read prompts as a pipeline does."""
     if isinstance(given, str | Chat):
         return Prompts([taken(given)], True, False)
     if isinstance(given, Mapping) and not media:

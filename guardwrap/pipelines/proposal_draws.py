@@ -53,18 +53,12 @@ _TRUNCATING = {
 
 @dataclass(frozen=True)
 class ProposedCall(Call):
-    """A call whose attempts are not drawn from the model under the user's prompts.
+    """A call whose attempts are not drawn from the model under the user's prompts."""
 
-    Parameters
-    ----------
-    source
-        The call of the proposal: the same call for another prompt, or one with the same arguments for another model.
-        None if a' is another model under this call's prompts and settings, as with an adapter.
-    rewrite
-        Turns a prompt (a string or a list of messages) into that of the proposal; None keeps the prompt.
-    """
-
+    # The call of the proposal: the same call for another prompt, or one with the same arguments for another model. None
+    # if a' is another model under this call's prompts and settings, as with an adapter.
     source: Call | None = None
+    # turns a prompt (a string or a list of messages) into that of the proposal; None keeps the prompt
     rewrite: Callable[[Any], Any] | None = None
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
@@ -101,15 +95,6 @@ class Weigher:
 
     In float32, log a'(y) is the value seen in decoding. In half precision, and with quantized weights, both terms are
     computed in one pass each; see ``backends.sequence_scores``.
-
-    Parameters
-    ----------
-    model
-        The model that defines a.
-    proposal
-        The model that defines a'; the same one if the proposal is another prompt.
-    alone
-        Whether each text is computed alone, so that the others do not change the rounding of its weight.
     """
 
     def __init__(self, model: Any, proposal: Any, *, alone: bool = False) -> None:
@@ -157,13 +142,7 @@ class Weigher:
 
 
 def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
-    """Require that two pipelines have the same tokens.
-
-    Raises
-    ------
-    UsageError
-        If the proposal has another vocabulary.
-    """
+    """Require that two pipelines have the same tokens."""
     sizes = [each.model.config.get_text_config().vocab_size for each in (pipe, other)]
     if sizes[0] != sizes[1] or pipe.tokenizer.get_vocab() != other.tokenizer.get_vocab():
         raise UsageError(
@@ -173,13 +152,7 @@ def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
 
 
 def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
-    """Return the prompt with its law as the target too, for a proposal with the same settings.
-
-    Raises
-    ------
-    UsageError
-        With beam search, because its results are those of the model, not of the adapter.
-    """
+    """Return the prompt with its law as the target too, for a proposal with the same settings."""
     if prompt.law.beam_results is not None:
         raise UsageError(
             "beam search looks for the model's own texts, not an adapter's; pass do_sample=True, num_beams=1, or "
@@ -189,13 +162,7 @@ def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
 
 
 def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
-    """Require that attempts of a prompt can be weighed.
-
-    Raises
-    ------
-    UsageError
-        If they are not sampled, or truncation removes texts from a' that a can give.
-    """
+    """Require that attempts of a prompt can be weighed."""
     reason = why_unweighable(prompt)
     if reason is not None:
         raise UsageError(f"{reason}{OR_REJECTION}")

@@ -42,16 +42,8 @@ def differences(
 ) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ: for each name, the call's value and the other one.
 
-    Parameters
-    ----------
-    pipe
-        The pipeline.
-    given
-        The settings that the call passes to ``generate``.
-    wanted
-        The other settings, in the form of options of the pipeline. They are compared, and never used to run anything.
-    bare
-        Whether the call is one of ``generate``, so that the pipeline's defaults do not apply.
+    ``wanted``: the other settings, in the form of options of the pipeline. They are compared, and never used to run
+    anything.
     """
     try:
         others: Mapping[str, Any] = call_of(pipe, wanted).forward

@@ -25,11 +25,5 @@ def call_kind(pipe: Pipeline) -> type[Call]:
 
 
 def call_of(pipe: Pipeline, options: Mapping[str, Any]) -> Call:
-    """Read the arguments of a call as the pipeline does.
-
-    Raises
-    ------
-    UsageError
-        If the pipeline rejects one.
-    """
+    """Read the arguments of a call as the pipeline does."""
     return call_kind(pipe).read(pipe, options)

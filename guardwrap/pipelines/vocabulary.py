@@ -35,25 +35,14 @@ def _byte_letters() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The state of decoding before the next token.
+    """The state of decoding before the next token."""
 
-    Parameters
-    ----------
-    text
-        The text that later tokens cannot change.
-    pending
-        Bytes of an incomplete character after it.
-    run
-        Bytes of single-byte tokens after it. They are decoded together: to text if they are valid UTF-8, otherwise to
-        one U+FFFD each.
-    begins
-        Whether no token so far adds visible text.
-    """
-
-    text: str
-    pending: bytes = b""
+    text: str  # the text that later tokens cannot change
+    pending: bytes = b""  # bytes of an incomplete character after it
+    # Bytes of single-byte tokens after it. They are decoded together: to text if they are valid UTF-8, otherwise to one
+    # U+FFFD each.
     run: bytes = b""
-    begins: bool = False
+    begins: bool = False  # whether no token so far adds visible text
 
     @property
     def whole(self) -> str:
@@ -131,23 +120,8 @@ class Trie:
 class Vocabulary:
     """The text that each token adds.
 
-    Parameters
-    ----------
-    tokenizer
-        The tokenizer.
-    decode
-        Decodes token ids to text as the user receives it.
-    skips
-        Whether ``decode`` leaves out special tokens.
-
-    Attributes
-    ----------
-    works : bool
-        Whether texts are the concatenation of what their tokens add. Tested on the decoder's parts and random tokens.
-    size : int
-        The number of tokens.
-    single : dict of int to int
-        The byte of each single-byte token.
+    ``works``: whether texts are the concatenation of what their tokens add. Tested on the decoder's parts and random
+    tokens.
     """
 
     def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool) -> None:

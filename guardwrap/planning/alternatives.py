@@ -49,49 +49,25 @@ CLEARLY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to draw the texts, and its cost as estimated from the pilot.
+    """One way to draw the texts, and its cost as estimated from the pilot."""
 
-    Parameters
-    ----------
-    source
-        A description of what attempts are drawn from.
-    sampler
-        The name of the sampler that makes the texts follow g or come close to it.
-    acceptance
-        Share of attempts that give a text with this sampler, over all prompts.
-    tokens
-        Computed tokens per text, with those of ``learning`` and of the attempts that QRS draws before its first text,
-        and the 95 % interval, which follows from that of the acceptance rate. The value is infinite if a prompt had no
-        text, and the upper end as well if the weights' tail is too heavy to tell the cost of QRS. Attempts reuse what
-        was computed for earlier ones, so a longer run costs at most this.
-    attempts
-        Attempts for the most expensive prompt, with those that QRS draws before its first text; infinite if a prompt
-        had no text.
-    computed
-        Computed tokens for all texts of the most expensive prompt.
-    before
-        The part of ``attempts`` that QRS draws before its first text.
-    without
-        Number of prompts that had no text.
-    others
-        Computed tokens per text of the prompts that had one; infinite if none had.
-    pilot
-        The smallest number of attempts that the pilot drew for a prompt.
-    learning
-        Attempts that a twist is learned from before the first text, once for all prompts.
-    """
-
-    source: str
-    sampler: str
-    acceptance: float
+    source: str  # a description of what attempts are drawn from
+    sampler: str  # the name of the sampler that makes the texts follow g or come close to it
+    acceptance: float  # share of attempts that give a text with this sampler, over all prompts
+    # Computed tokens per text, with those of ``learning`` and of the attempts that QRS draws before its first text, and
+    # the 95 % interval, which follows from that of the acceptance rate. The value is infinite if a prompt had no text,
+    # and the upper end as well if the weights' tail is too heavy to tell the cost of QRS. Attempts reuse what was
+    # computed for earlier ones, so a longer run costs at most this.
     tokens: Estimate
+    # attempts for the most expensive prompt, with those that QRS draws before its first text; infinite if a prompt had
+    # no text
     attempts: float
-    computed: float
-    before: float = 0.0
-    without: int = 0
-    others: float = math.inf
-    pilot: int = 0
-    learning: int = 0
+    computed: float  # computed tokens for all texts of the most expensive prompt
+    before: float = 0.0  # the part of ``attempts`` that QRS draws before its first text
+    without: int = 0  # number of prompts that had no text
+    others: float = math.inf  # computed tokens per text of the prompts that had one; infinite if none had
+    pilot: int = 0  # the smallest number of attempts that the pilot drew for a prompt
+    learning: int = 0  # attempts that a twist is learned from before the first text, once for all prompts
 
     def __str__(self) -> str:
         begin, share = f"{self.source}, {self.sampler}", f"{digits(100 * self.acceptance)} % of attempts give one"
@@ -125,20 +101,7 @@ def alternative_of(
 ) -> Alternative:
     """Estimate the cost of one way to draw texts from a pilot of it.
 
-    Parameters
-    ----------
-    outcomes, attempts
-        Outcome and attempts of the pilot, per prompt.
-    kind
-        The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
-    texts
-        Texts per prompt in the planned call.
-    goal
-        The distance to g, and the pilot of QRS.
-    rates
-        For each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
-    learning
-        Attempts and computed tokens that a twist is learned from.
+    ``rates``: for each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
     """
     known = [None] * len(outcomes) if rates is None else rates
     each = [_cost(*one, kind, texts, goal) for one in zip(outcomes, attempts, known, strict=True)]

@@ -114,20 +114,7 @@ def with_choice(
 def chosen_source(
     session: LocalSession | EndpointSession, prompts: Any, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Return the ``proposal=`` and ``adapter=`` that ``sampler="auto"`` would draw from, and their description.
-
-    Parameters
-    ----------
-    session
-        The session of the call.
-    prompts, options
-        Prompts, as for a call of the wrapper, and options with ``sampler`` and ``seed``.
-
-    Raises
-    ------
-    UsageError
-        If no way is within the budget at the wanted distance.
-    """
+    """Return the ``proposal=`` and ``adapter=`` that ``sampler="auto"`` would draw from, and their description."""
     first = list(islice(session.call_class.read_prompts(prompts).prompts, PROMPTS))
     budgets = session.budgets(len(first), options)
     way, _, study = _planned(session, first, options, options["seed"], budgets, min(map(_seconds, budgets)))
@@ -225,15 +212,7 @@ def _seconds(budget: Budget) -> float:
 
 
 def _within(way: Way, budget: Budget, pace: float) -> bool:
-    """Return whether twice the expected cost of the most expensive prompt is within its budget.
-
-    Parameters
-    ----------
-    way, budget
-        The way and the budget.
-    pace
-        Seconds per attempt.
-    """
+    """Return whether twice the expected cost of the most expensive prompt is within its budget."""
     cost = way.cost
     return (
         math.isfinite(cost.attempts)

@@ -82,46 +82,19 @@ def fewest_attempts(drawn: PilotAttempts, texts: int) -> float:
 
 @dataclass
 class Drawing:
-    """Draws the pilots of one plan.
+    """Draws the pilots of one plan."""
 
-    Parameters
-    ----------
-    session, prompts
-        The session of the call, and its prompts.
-    seed
-        The seed of the first attempts of each way.
-    asked
-        The number of attempts per prompt that the user asked for; None if the plan has to be cheap.
-    on_attempt
-        Called for each attempt.
-    max_seconds
-        The most seconds that the plan may take; None for no limit.
-
-    Attributes
-    ----------
-    drawn
-        Attempts drawn so far, with those that a twist learned from.
-    expected
-        The attempts that the run is expected to take.
-    tells
-        Says how the plan is getting on, unless ``on_attempt`` does.
-    judged
-        Attempts judged so far, without those of learning.
-    stopped
-        Whether attempts were dropped, or not drawn, because the plan's time was over.
-    """
-
-    session: LocalSession | EndpointSession
+    session: LocalSession | EndpointSession  # the session of the call, and its prompts
     prompts: Any
-    seed: int
-    asked: int | None
-    on_attempt: Callable[[], None] | None = None
-    max_seconds: float | None = None
-    drawn: int = 0
-    expected: float = math.inf
-    stopped: bool = False
-    tells: Teller = field(default_factory=Teller)
-    judged: int = 0
+    seed: int  # the seed of the first attempts of each way
+    asked: int | None  # the number of attempts per prompt that the user asked for; None if the plan has to be cheap
+    on_attempt: Callable[[], None] | None = None  # called for each attempt
+    max_seconds: float | None = None  # the most seconds that the plan may take; None for no limit
+    drawn: int = 0  # attempts drawn so far, with those that a twist learned from
+    expected: float = math.inf  # the attempts that the run is expected to take
+    stopped: bool = False  # whether attempts were dropped, or not drawn, because the plan's time was over
+    tells: Teller = field(default_factory=Teller)  # says how the plan is getting on, unless ``on_attempt`` does
+    judged: int = 0  # attempts judged so far, without those of learning
     began: float = field(default_factory=lambda: time.monotonic())
 
     @property
@@ -150,17 +123,7 @@ class Drawing:
         before: int = 0,
         model_share: float | None = None,
     ) -> PilotAttempts:
-        """Draw attempts for each prompt.
-
-        Parameters
-        ----------
-        count, options, weigh
-            Their number, the options of the call, and whether they get log-weights.
-        before
-            How many attempts were drawn with these options before, whose seed is another one.
-        model_share
-            The share of the model itself in each step of a twist; None for that of ``Twisted()``.
-        """
+        """Draw attempts for each prompt."""
         seed = seed_for(self.seed, f"attempts from {before}") if before else self.seed
         learned = self.session.learned_from(options)
         seconds = None if self.max_seconds is None else max(self.max_seconds - self.seconds, 1e-3)

@@ -97,22 +97,7 @@ def forecast_of(
 ) -> Forecast:
     """Estimate the cost of a prompt.
 
-    Parameters
-    ----------
-    outcome, drawn
-        The outcome of the pilot, and its attempts.
-    kind, goal
-        The sampler, the distance to g, and the pilot of QRS.
-    texts
-        The number of texts in the planned call.
-    budget
-        The budget of the planned call.
-    rate
-        A better estimate of the share of attempts that give a text than the pilot's own; None for none.
-    seconds
-        Seconds per attempt when many are drawn in parallel.
-    side_by_side
-        Attempts per prompt that are drawn in the time of one.
+    ``rate``: a better estimate of the share of attempts that give a text than the pilot's own; None for none.
     """
     usage = outcome.report.usage
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)

@@ -95,16 +95,8 @@ def plan_of(
 ) -> Plan:
     """Estimate the cost of a call; see ``GuardedGenerator.plan``.
 
-    Parameters
-    ----------
-    session
-        The session that would run the call.
-    prompts, options
-        Prompts and options of the planned call.
-    pilot
-        The number of attempts per prompt, for each way to draw texts; None to stop once it is not cheap any more.
-    max_seconds
-        The most seconds that the plan may take; None for no limit.
+    ``pilot``: the number of attempts per prompt, for each way to draw texts; None to stop once it is not cheap any
+    more.
     """
     return studied(session, prompts, pilot, options, max_seconds).plan
 

@@ -178,26 +178,7 @@ def planned(
 ) -> Plan:
     """Make a plan from a pilot.
 
-    Parameters
-    ----------
-    outcomes, attempts
-        Outcome and attempts of the pilot, per prompt.
-    texts
-        Texts per prompt in the planned call.
-    budgets
-        The budgets of the planned call, one per prompt.
-    rows
-        The most attempts drawn in parallel.
-    kind
-        The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
-    itself, weighed
-        Whether attempts are drawn from the model itself, and whether they have weights.
-    goal
-        The distance to g, and the pilot of QRS.
-    rates
-        For each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
-    means
-        What the call can change so that more texts pass.
+    ``rates``: for each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
     """
     pilot_attempts, wall = spent(outcomes)
     seconds = wall / pilot_attempts if pilot_attempts else 0.0

@@ -25,19 +25,11 @@ def reached(
 ) -> float:
     """Return the probability of at least ``texts`` texts in further attempts: beta-binomial, Jeffreys' prior.
 
-    Parameters
-    ----------
-    texts, attempts
-        The number of texts, and of further attempts.
-    accepted
-        Attempts of the pilot that give a text, or their expected number.
-    pilot
-        The number of attempts of the pilot, or the number that would tell as much.
-    satisfied
-        For QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own pilot.
-    before
-        The numbers of attempts that must satisfy the constraint before that pilot ends, each with its probability; None
-        without QRS.
+    ``satisfied``: for QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own
+    pilot.
+
+    ``before``: the numbers of attempts that must satisfy the constraint before that pilot ends, each with its
+    probability; None without QRS.
     """
     if attempts == math.inf:
         return 1.0
@@ -64,13 +56,7 @@ def enough_for(
     satisfied: int | None = None,
     before: Mapping[int, float] | None = None,
 ) -> int | None:
-    """Return the fewest attempts, to two digits, that give ``texts`` with probability 0.99; None if above ``MOST``.
-
-    Parameters
-    ----------
-    texts, accepted, pilot, satisfied, before
-        The same as for ``reached``.
-    """
+    """Return the fewest attempts, to two digits, that give ``texts`` with probability 0.99; None if above ``MOST``."""
     if not accepted:
         return None
     low, high = texts - 1, texts

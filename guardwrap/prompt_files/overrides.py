@@ -56,15 +56,8 @@ ReadOwn = Callable[[str, Mapping[str, Any]], PerPromptOptions]
 def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[str, Any] | None = None) -> ReadOwn:
     """Return a function that reads the options of a line, given its place and its fields.
 
-    Parameters
-    ----------
-    path
-        Path of the file with the lines. Files in their constraints are relative to it.
-    constraint, budget
-        Constraint and budget of the run. A line's constraint applies in addition; its limits replace those of the run.
-        A line must have the fields for which the constraint has placeholders.
-    limits
-        Limits that replace those of the lines as well, by field of ``Budget``.
+    ``constraint, budget``: constraint and budget of the run. A line's constraint applies in addition; its limits
+    replace those of the run. A line must have the fields for which the constraint has placeholders.
     """
     names = names_of_fields(constraint)
     kinds()  # imports the kinds of other packages before the time limit for reading a line starts

@@ -20,21 +20,12 @@ __all__ = ["Item", "PromptSource", "lines", "prompt_source_of", "require_prompt"
 
 @dataclass(frozen=True)
 class Item:
-    """One prompt with its fields and options.
+    """One prompt with its fields and options."""
 
-    Parameters
-    ----------
-    where
-        Its place, for error messages, e.g. ``"in.jsonl:3"``.
-    fields
-        Fields to copy to the output: ``"prompt"`` or ``"messages"``, and any other field of a JSON line.
-    own
-        The options of this prompt.
-    """
-
-    where: str
+    where: str  # its place, for error messages, e.g. ``"in.jsonl:3"``.
+    # fields to copy to the output: ``"prompt"`` or ``"messages"``, and any other field of a JSON line
     fields: dict[str, Any]
-    own: PerPromptOptions = field(default_factory=PerPromptOptions)
+    own: PerPromptOptions = field(default_factory=PerPromptOptions)  # the options of this prompt
 
     @property
     def summary(self) -> str:
@@ -52,27 +43,13 @@ class Item:
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Source of the prompts of a command.
+    """Source of the prompts of a command."""
 
-    Parameters
-    ----------
-    arguments
-        Prompts from the command line.
-    path
-        Path of a file of prompts, ``-`` for stdin, or None.
-    jsonl
-        Whether the file has JSON Lines instead of one prompt per line.
-    parquet
-        Whether it is a Parquet file, which ``guardwrap.ray`` reads.
-    read_own
-        Reads the options of a JSON line.
-    """
-
-    arguments: tuple[str, ...] = ()
-    path: str | None = None
-    jsonl: bool = False
-    parquet: bool = False
-    read_own: ReadOwn = lambda *_: PerPromptOptions()
+    arguments: tuple[str, ...] = ()  # prompts from the command line
+    path: str | None = None  # path of a file of prompts, ``-`` for stdin, or None
+    jsonl: bool = False  # whether the file has JSON Lines instead of one prompt per line
+    parquet: bool = False  # whether it is a Parquet file, which ``guardwrap.ray`` reads
+    read_own: ReadOwn = lambda *_: PerPromptOptions()  # reads the options of a JSON line
 
     @property
     def name(self) -> str:
@@ -80,13 +57,7 @@ class PromptSource:
         return "the arguments" if self.path is None else "stdin" if self.path == "-" else self.path
 
     def items(self) -> Iterator[Item]:
-        """Read the prompts one by one.
-
-        Raises
-        ------
-        PromptError
-            If one is invalid; the message names the line.
-        """
+        """Read the prompts one by one."""
         if self.path is None:
             for number, prompt in enumerate(self.arguments, start=1):
                 if not is_text(prompt):
@@ -115,13 +86,7 @@ class PromptSource:
 def prompt_source_of(
     arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None
 ) -> PromptSource:
-    """Return the source of the prompts that the command line names.
-
-    Raises
-    ------
-    UsageError
-        If there is none, or more than one.
-    """
+    """Return the source of the prompts that the command line names."""
     if sum((bool(arguments), file is not None, jsonl is not None, parquet is not None)) > 1:
         raise UsageError("give prompts in one place only: arguments, --file, --jsonl, --parquet or stdin")
     if parquet is not None:
@@ -138,13 +103,7 @@ def prompt_source_of(
 
 
 def lines(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the place and text of each line of a UTF-8 file, or of stdin for ``-``.
-
-    Raises
-    ------
-    PromptError
-        If the file cannot be read.
-    """
+    """Yield the place and text of each line of a UTF-8 file, or of stdin for ``-``."""
     if path == "-":
         yield from _decoded("stdin", sys.stdin.buffer)
         return

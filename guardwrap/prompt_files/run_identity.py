@@ -31,10 +31,7 @@ def versions() -> dict[str, str]:
 def model_digest(model: str) -> str | None:
     """Return what identifies the files of a model; None if it is not known.
 
-    Parameters
-    ----------
-    model
-        A Hub id, a folder, or ``"local"``. A folder may hold an adapter, whose base model counts too.
+    ``model``: a Hub id, a folder, or ``"local"``. A folder may hold an adapter, whose base model counts too.
     """
     if model == "local":
         from guardwrap.pipelines.embedded_model import local_digest  # imports torch
@@ -52,19 +49,7 @@ def model_digest(model: str) -> str | None:
 def run_digests(
     model: str | None, proposal: Any, adapter: Any, constraint: Constraint, digest_of: Callable[[str], str | None]
 ) -> dict[str, str | None]:
-    """Return what identifies the files that a run uses: model, adapter, learned twist, and what its rules read.
-
-    Parameters
-    ----------
-    model
-        Its name; None for one on a server, whose files are not known.
-    proposal, adapter
-        Arguments of ``GuardedGenerator``.
-    constraint
-        The constraint of the run.
-    digest_of
-        Returns the digest of a source; see ``source_digest``.
-    """
+    """Return what identifies the files that a run uses: model, adapter, learned twist, and what its rules read."""
     digests = rule_digests(constraint, digest_of)
     if model is not None:
         digests["model"] = model_digest(model)

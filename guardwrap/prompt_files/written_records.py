@@ -104,43 +104,22 @@ def judged_again(
 
 @dataclass(frozen=True)
 class WrittenRecord:
-    """A record of an output file.
+    """A record of an output file."""
 
-    Parameters
-    ----------
-    path
-        The file.
-    where
-        Its place, such as ``"out.jsonl:3"``.
-    data
-        The record.
-    """
-
-    path: str
-    where: str
-    data: Mapping[str, Any]
+    path: str  # the file
+    where: str  # its place, such as ``"out.jsonl:3"``
+    data: Mapping[str, Any]  # the record
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What records say, compared with rules.
+    """What records say, compared with rules."""
 
-    Parameters
-    ----------
-    records, texts
-        Number of records, and of their texts.
-    violations
-        Places, each with what is wrong there.
-    short
-        Number of records with fewer texts than were requested.
-    unjudged
-        For rules that read what records lack, the number of records that they could not judge.
-    """
-
-    records: int
+    records: int  # number of records, and of their texts
     texts: int
-    violations: tuple[tuple[str, str], ...] = ()
-    short: int = 0
+    violations: tuple[tuple[str, str], ...] = ()  # places, each with what is wrong there
+    short: int = 0  # number of records with fewer texts than were requested
+    # for rules that read what records lack, the number of records that they could not judge
     unjudged: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,28 +149,7 @@ def audited(
     model: str | None = None,
     count: int | None = None,
 ) -> Audit:
-    """Judge the texts of records again, and compare the records with rules.
-
-    Parameters
-    ----------
-    records
-        The records.
-    rules
-        The constraint file, with the budget that the records must keep to, if it has one.
-    whole
-        Whether the rules are all that the records were made with, so that their digests are equal.
-    model
-        The digest that the files of the model must have; None to accept any.
-    count
-        The number of texts that each record must have; None for any.
-
-    Raises
-    ------
-    CheckFailed
-        If a rule crashes or takes too long.
-    PromptError
-        If a record's own options cannot be read.
-    """
+    """Judge the texts of records again, and compare the records with rules."""
     readers: dict[str, ReadOwn] = {}
     digest_of = cache(source_digest)
     violations: list[tuple[str, str]] = []

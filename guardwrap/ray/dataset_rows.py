@@ -21,21 +21,11 @@ MOST = 64
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A prompt with its id.
+    """A prompt with its id."""
 
-    Parameters
-    ----------
-    id
-        The value of the field ``id``, or the number of the row in the input, from 0.
-    item
-        The prompt with its fields and options. ``item.own.number`` selects its random stream.
-    again
-        How often it was retried before.
-    """
-
-    id: int | str
-    item: Item
-    again: int = 0
+    id: int | str  # the value of the field ``id``, or the number of the row in the input, from 0
+    item: Item  # the prompt with its fields and options. ``item.own.number`` selects its random stream.
+    again: int = 0  # how often it was retried before
 
 
 def key_of(name: int | str) -> int:
@@ -46,25 +36,14 @@ def key_of(name: int | str) -> int:
 def randomness_place(row: PromptRow, *, named: bool) -> int:
     """Return the number that selects a row's random stream. It depends on the row only.
 
-    Parameters
-    ----------
-    row
-        The row.
-    named
-        Whether the id is a field of the row. Otherwise it is the prompt's number, as in a call without Ray, which
-        therefore gives the same texts.
+    ``named``: whether the id is a field of the row. Otherwise it is the prompt's number, as in a call without Ray,
+    which therefore gives the same texts.
     """
     return key_of(row.id) if named or not isinstance(row.id, int) else row.id
 
 
 def id_in(where: str, fields: Mapping[str, Any]) -> int | str | None:
-    """Return the field ``id`` of a row, or None if it has none.
-
-    Raises
-    ------
-    PromptError
-        If it is neither a whole number nor a string.
-    """
+    """Return the field ``id`` of a row, or None if it has none."""
     name = fields.get("id")
     if name is None or type(name) in (int, str):
         return name
@@ -72,18 +51,7 @@ def id_in(where: str, fields: Mapping[str, Any]) -> int | str | None:
 
 
 def numbered(items: Iterable[Item]) -> Iterator[PromptRow]:
-    """Yield each prompt with its id and the number of its random stream.
-
-    Parameters
-    ----------
-    items
-        The prompts, in input order.
-
-    Raises
-    ------
-    PromptError
-        If an id occurs twice, or only some rows have one.
-    """
+    """Yield each prompt with its id and the number of its random stream."""
     seen: set[int] = set()
     named: bool | None = None
     for number, item in enumerate(items):

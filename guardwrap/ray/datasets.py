@@ -35,13 +35,7 @@ class TableWorker(Worker):
     """Actor of Ray Data that adds columns with texts to tables of prompts."""
 
     def __call__(self, table: Any) -> Any:
-        """Generate texts for the rows of a table.
-
-        Raises
-        ------
-        GuardwrapError
-            If the model or its server cannot be used.
-        """
+        """Generate texts for the rows of a table."""
         import pyarrow
 
         if self.broken is not None:

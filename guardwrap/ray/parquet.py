@@ -15,20 +15,7 @@ __all__ = ["fields_of", "parquet_items"]
 
 
 def parquet_items(path: str, read_own: ReadOwn) -> Iterator[Item]:
-    """Yield the rows of a file, as ``PromptSource.items`` does for lines.
-
-    Parameters
-    ----------
-    path
-        Path of the file, or of a folder of Parquet files, which are read in the order of their names.
-    read_own
-        Reads the options of a row.
-
-    Raises
-    ------
-    PromptError
-        If the file cannot be read, or a row is invalid; the message has the number of the row, from 1.
-    """
+    """Yield the rows of a file, as ``PromptSource.items`` does for lines."""
     import pyarrow
     import pyarrow.parquet
 
@@ -56,11 +43,6 @@ def fields_of(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
     A column has the same type in all rows. Therefore null means that a field is missing, and an option may be JSON
     text.
-
-    Raises
-    ------
-    PromptError
-        If a value cannot be converted to JSON, or there is no prompt.
     """
     fields = {name: value for name, value in values.items() if value is not None}
     for name, value in fields.items():

@@ -28,17 +28,7 @@ def order_of(rows: Iterable[PromptRow]) -> dict[int, int]:
 
 
 def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool = False) -> None:
-    """Raise UsageError if the folder was begun by a run with other settings.
-
-    Parameters
-    ----------
-    folder
-        The output folder.
-    run
-        Settings of this run, by name.
-    other_budget
-        Whether the budget may differ.
-    """
+    """Raise UsageError if the folder was begun by a run with other settings."""
     before = folder.made_with()
     if before is None:
         if folder.done:
@@ -53,17 +43,7 @@ def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool =
 
 
 def require_written(folder: Folder, read_own: ReadOwn, constraint: Constraint) -> None:
-    """Raise UsageError if a record of the folder was changed, or a text in it breaks a rule.
-
-    Parameters
-    ----------
-    folder
-        The output folder.
-    read_own
-        Reads the options of a row from its record.
-    constraint
-        The constraint of the run.
-    """
+    """Raise UsageError if a record of the folder was changed, or a text in it breaks a rule."""
     for record in folder.records():
         where = f"{folder.path}, the row {record['id']!r}"
         if is_written(record):
@@ -74,22 +54,7 @@ def require_written(folder: Folder, read_own: ReadOwn, constraint: Constraint) -
 
 
 def left(rows: Iterable[PromptRow], folder: Folder, *, retry_seed: int | None = None) -> Iterator[PromptRow | None]:
-    """Yield each row that is left to do, and None for each row that is done.
-
-    Parameters
-    ----------
-    rows
-        All rows.
-    folder
-        The output folder.
-    retry_seed
-        Seed with which to retry failed rows; None does not retry them.
-
-    Raises
-    ------
-    UsageError
-        If the record with the id of a row has another prompt or other fields.
-    """
+    """Yield each row that is left to do, and None for each row that is done."""
     for row in rows:
         done = folder.done.get(key_of(row.id))
         if done is None:
@@ -131,30 +96,7 @@ def run_job(
     gpus: float = 0,
     retry_seed: int | None = None,
 ) -> None:
-    """Generate for all rows that have no record, and write the final files of the folder.
-
-    Parameters
-    ----------
-    items
-        Returns an iterator over all prompts.
-    order
-        The result of ``order_of``.
-    folder
-        The output folder.
-    recipe
-        The arguments from which workers build their wrappers.
-    ray
-        The Ray module, connected to a cluster.
-    workers, gpus
-        Number of workers, and GPUs per worker.
-    retry_seed
-        See ``left``.
-
-    Raises
-    ------
-    GuardwrapError
-        If the model or its server cannot be used. Records that are done by then are in the folder.
-    """
+    """Generate for all rows that have no record, and write the final files of the folder."""
     rows = left(numbered(items()), folder, retry_seed=retry_seed)
     refs = [_put(ray, block) for block in blocks(rows, block_size(len(order)))]
     if refs:

@@ -24,13 +24,7 @@ _QUIET = {
 
 
 def library() -> Any:
-    """Import Ray.
-
-    Raises
-    ------
-    UsageError
-        If it is not installed.
-    """
+    """Import Ray."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
@@ -43,20 +37,7 @@ def library() -> Any:
 
 @contextmanager
 def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
-    """Start Ray on this machine, or connect to a cluster, and disconnect at the end.
-
-    Parameters
-    ----------
-    address
-        Host and port of a cluster, or ``"auto"``, which starts Ray unless ``RAY_ADDRESS`` names a cluster.
-    workers, gpus
-        Number of workers, and GPUs per worker.
-
-    Raises
-    ------
-    UsageError
-        If Ray is not installed or does not answer, or has too few CPUs or GPUs.
-    """
+    """Start Ray on this machine, or connect to a cluster, and disconnect at the end."""
     ray = library()
     if ray.is_initialized():  # the caller has connected, and will disconnect
         _require_room(ray, workers, gpus)

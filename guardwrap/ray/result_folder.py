@@ -23,32 +23,16 @@ RESULTS, FAILED, RUN, PARTS, LOCK = "results.jsonl", "failed.jsonl", "run.json",
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Location and result of the record of one row.
+    """Location and result of the record of one row."""
 
-    Parameters
-    ----------
-    file, offset, size
-        Number of the file, and offset and length of the line in it, in bytes.
-    ok
-        Whether the row got all its texts.
-    texts
-        Number of its texts.
-    again
-        How often it was retried.
-    row
-        Hash of the row's input fields; see ``row_digest``.
-    name
-        The id of the row.
-    """
-
-    file: int
+    file: int  # number of the file, and offset and length of the line in it, in bytes
     offset: int
     size: int
-    ok: bool
-    texts: int
-    again: int
-    row: int
-    name: int | str
+    ok: bool  # whether the row got all its texts
+    texts: int  # number of its texts
+    again: int  # how often it was retried
+    row: int  # hash of the row's input fields; see ``row_digest``
+    name: int | str  # the id of the row
 
 
 def first_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -60,16 +44,6 @@ class Folder:
     """An output folder with a lock, so that only one process writes to it.
 
     Each file is written under a temporary name and then renamed, so that a killed process leaves no partial files.
-
-    Parameters
-    ----------
-    path
-        Path of the folder.
-
-    Attributes
-    ----------
-    done : dict
-        The rows that have a record: from the key of the id to ``Done``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,21 +55,7 @@ class Folder:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, *, resume: bool, overwrite: bool) -> Iterator[Folder]:
-        """Create the folder, or open an existing one, for the duration of the ``with`` block.
-
-        Parameters
-        ----------
-        path
-            Path of the folder.
-        resume, overwrite
-            Whether to continue or to replace existing results.
-
-        Raises
-        ------
-        UsageError
-            If the folder cannot be written to, has results that are neither continued nor replaced, or another run is
-            writing to it.
-        """
+        """Create the folder, or open an existing one, for the duration of the ``with`` block."""
         if resume and overwrite:
             raise UsageError("--resume keeps the results that --overwrite replaces; give one of them")
         if path.exists() and not path.is_dir():
@@ -197,11 +157,6 @@ class Folder:
 
         If the process is killed in between, nothing is lost: the files of the blocks are removed last, and a row in two
         files counts once.
-
-        Parameters
-        ----------
-        order
-            Number of each row in the input, by the key of its id.
         """
         entries = [done for _, done in sorted(self.done.items(), key=lambda each: order.get(each[0], len(order)))]
         for name, ok in ((RESULTS, True), (FAILED, False)):

@@ -20,42 +20,19 @@ __all__ = ["LineWorker", "Recipe", "Worker"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Arguments from which a worker builds its ``GuardedGenerator``, and options of its calls.
+    """Arguments from which a worker builds its ``GuardedGenerator``, and options of its calls."""
 
-    Parameters
-    ----------
-    generator
-        A Hub id, a folder, ``"local"``, or an ``Endpoint``. Loaded models cannot be sent to workers.
-    constraints
-        Constraints for ``GuardedGenerator``.
-    wrapper
-        Other arguments of ``GuardedGenerator``.
-    options
-        Options of each call: ``seed``, ``num_return_sequences``, and arguments of the pipeline.
-    chat
-        Whether plain prompts become user messages.
-    settings
-        Settings of the run to write to the records.
-    dtype
-        Data type in which the model computes; None for that of its stored weights.
-    """
-
-    generator: Any
-    constraints: Any
-    wrapper: Mapping[str, Any] = field(default_factory=dict)
+    generator: Any  # a Hub id, a folder, ``"local"``, or an ``Endpoint``. Loaded models cannot be sent to workers.
+    constraints: Any  # constraints for ``GuardedGenerator``
+    wrapper: Mapping[str, Any] = field(default_factory=dict)  # other arguments of ``GuardedGenerator``
+    # options of each call: ``seed``, ``num_return_sequences``, and arguments of the pipeline
     options: Mapping[str, Any] = field(default_factory=dict)
-    chat: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    dtype: str | None = None
+    chat: bool = False  # whether plain prompts become user messages
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings of the run to write to the records
+    dtype: str | None = None  # data type in which the model computes; None for that of its stored weights
 
     def made(self) -> Any:
-        """Create the ``GuardedGenerator``, and test the options, so that their errors are not attributed to a row.
-
-        Raises
-        ------
-        GuardwrapError
-            If the model cannot be loaded, or an option is invalid.
-        """
+        """Create the ``GuardedGenerator``, and test the options, so that their errors are not attributed to a row."""
         from guardwrap.environment.process import keep_freed_memory, quieten_transformers
         from guardwrap.generator import GuardedGenerator
 
@@ -91,16 +68,8 @@ _NO_CHATS = 'this model has no chat template; leave out --chat, and give "prompt
 class Worker:
     """Generates the texts of blocks of rows.
 
-    Parameters
-    ----------
-    recipe
-        The arguments for its ``GuardedGenerator``.
-
-    Attributes
-    ----------
-    broken : GuardwrapError or None
-        Why the ``GuardedGenerator`` could not be created. It is reported with each block instead of raised, because Ray
-        retries a worker whose constructor raises.
+    ``broken``: why the ``GuardedGenerator`` could not be created. It is reported with each block instead of raised,
+    because Ray retries a worker whose constructor raises.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -112,13 +81,7 @@ class Worker:
             self.broken = _known(error)
 
     def outcomes(self, rows: Sequence[PromptRow]) -> list[tuple[Outcome | None, str]]:
-        """Generate for rows. Return an outcome and "" or a reason for each row, or None and the reason for an error.
-
-        Raises
-        ------
-        GuardwrapError
-            If the error does not concern a single row.
-        """
+        """Generate for rows. Return an outcome and "" or a reason for each row, or None and the reason for an error."""
         if self.broken is not None:
             raise self.broken
         try:

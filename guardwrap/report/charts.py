@@ -29,19 +29,8 @@ _NAME, _AXIS = 40, 46  # characters
 def svg_of(block: Chart, name: str, methods: Sequence[str] = ()) -> str:
     """Draw a chart for a page, twice: for a phone (class ``slim``) and for a screen (``broad``).
 
-    Parameters
-    ----------
-    block
-        The chart.
-    name
-        Prefix of the drawings' ids.
-    methods
-        All methods of the page, from ``methods_of``; each has one color and one marker. By default the chart's.
-
-    Raises
-    ------
-    UsageError
-        If matplotlib is not installed.
+    ``methods``: all methods of the page, from ``methods_of``; each has one color and one marker. By default the
+    chart's.
     """
     with drawing():
         slim, broad = (as_svg(_figure(block, methods, width), f"{name}{kind[0]}", kind) for kind, width in _WIDTHS)

@@ -21,24 +21,13 @@ _SEVERITY: tuple[Answer, ...] = ("holds", "undecided", "does not hold")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence and whether it holds.
+    """A sentence and whether it holds."""
 
-    Parameters
-    ----------
-    sentence
-        The claim.
-    answer
-        Whether it holds, from ``above`` or ``below``.
-    figure
-        The estimate that decides it.
-    rule
-        The condition on the figure's interval under which the claim holds, and, if an undecided claim seems to meet
-        it, the reason.
-    """
-
-    sentence: str
-    answer: Answer
-    figure: Estimate
+    sentence: str  # the claim
+    answer: Answer  # whether it holds, from ``above`` or ``below``
+    figure: Estimate  # the estimate that decides it
+    # the condition on the figure's interval under which the claim holds, and, if an undecided claim seems to meet it,
+    # the reason
     rule: str
 
 
@@ -62,21 +51,7 @@ def worst(answers: Iterable[Answer]) -> Answer:
 
 
 def cheaper(name: str, saved: Estimate, answer: Answer, every: str = "", rule: str = "above 1") -> Claim:
-    """Return the claim that a way to draw costs fewer attempts than the model itself.
-
-    Parameters
-    ----------
-    name
-        Name of the way to draw.
-    saved
-        The model's attempts per text, divided by those of this way.
-    answer
-        Whether the claim holds.
-    every
-        Suffix of the sentence that names the prompts, such as ", for each of 3 prompts".
-    rule
-        The condition on ``saved`` under which the claim holds.
-    """
+    """Return the claim that a way to draw costs fewer attempts than the model itself."""
     fewer = f"{in_words(saved.value)} times fewer" if 1 < saved.value < math.inf else "fewer"
     return Claim(f"{name} costs {fewer} attempts than the model{every}", answer, saved, rule)
 

@@ -76,13 +76,7 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure with one pair of axes, without pyplot, which would set a backend for the whole process.
-
-    Parameters
-    ----------
-    width, height
-        Size in inches.
-    """
+    """Return a figure with one pair of axes, without pyplot, which would set a backend for the whole process."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -106,22 +100,7 @@ def as_png(figure: Figure) -> bytes:
 
 
 def as_svg(figure: Figure, name: str, kind: str) -> str:
-    """Return an ``<svg>`` element for a page. Call it inside ``drawing``.
-
-    Parameters
-    ----------
-    figure
-        The drawing.
-    name
-        Prefix of the element's ids, which must be unique on the page.
-    kind
-        The element's class.
-
-    Returns
-    -------
-    str
-        SVG with the page's text color and without references to other files or sites.
-    """
+    """Return an ``<svg>`` element for a page. Call it inside ``drawing``."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", transparent=True, metadata=nothing)

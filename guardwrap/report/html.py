@@ -89,45 +89,15 @@ mark { background: #ffd866; color: #16181c; border-radius: .2em; padding: 0 .1em
 
 @dataclass
 class _Report:
-    """State shared by the parts of a report while it is written.
+    """State shared by the parts of a report while it is written."""
 
-    Parameters
-    ----------
-    left
-        Terms that no table has used yet, by name.
-    methods
-        Methods of all charts; each has one color.
-    names
-        Ids for drawings.
-    """
-
-    left: dict[str, Term]
-    methods: Sequence[str]
-    names: Iterator[str] = field(default_factory=lambda: (f"c{i}" for i in count(1)))
+    left: dict[str, Term]  # terms that no table has used yet, by name
+    methods: Sequence[str]  # methods of all charts; each has one color
+    names: Iterator[str] = field(default_factory=lambda: (f"c{i}" for i in count(1)))  # ids for drawings
 
 
 def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequence[str] = ()) -> str:
-    """Write a report as HTML.
-
-    Parameters
-    ----------
-    pages
-        The pages, in order.
-    title
-        Title of the report; None for the first page's.
-    sources
-        Names of the files that the pages come from, for the footer.
-
-    Returns
-    -------
-    str
-        HTML in which all given text is escaped.
-
-    Raises
-    ------
-    UsageError
-        If there is a chart, and matplotlib is not installed.
-    """
+    """Write a report as HTML."""
     terms = used_in("\n".join(text for page in pages for text in _author_texts(page)))
     blocks = [block for page in pages for section in page.sections for block in section.blocks]
     methods = methods_of(block for block in blocks if isinstance(block, Curves | Points | Bars | Cloud))

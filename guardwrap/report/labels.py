@@ -25,13 +25,6 @@ def spread_labels(figure: Figure, points: Sequence[tuple[float, float]]) -> None
     """Move labels of points away from each other, from markers and from the edge; remove those without room.
 
     The table below a chart has all labels. Labels of points have priority over numbers at lines.
-
-    Parameters
-    ----------
-    figure
-        A figure with one pair of axes, after ``lay_out``.
-    points
-        Positions of the markers, in data coordinates.
     """
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox

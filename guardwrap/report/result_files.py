@@ -25,13 +25,7 @@ _LONG = 40  # characters of a name in a message
 
 
 def read_page(path: str | Path) -> Page:
-    """Read a ``page.json``.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read, is not JSON, or has an unknown kind or field.
-    """
+    """Read a ``page.json``."""
     return validated_as(loads(text_of(path), str(path)), Page, str(path), "a page")
 
 
@@ -43,13 +37,7 @@ def write_page(page: Page, path: str | Path) -> None:
 
 
 def text_of(path: str | Path) -> str:
-    """Read a file as UTF-8 text.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read.
-    """
+    """Read a file as UTF-8 text."""
     if what := irregular(path):
         raise UsageError(f"cannot read {str(path)!r}: it is {what}, not a file")
     try:
@@ -61,20 +49,7 @@ def text_of(path: str | Path) -> str:
 
 
 def loads(text: str, where: str) -> Any:
-    """Parse JSON; each ``{value, low, high}`` of numbers and nulls becomes an ``Estimate``.
-
-    Parameters
-    ----------
-    text
-        The JSON text.
-    where
-        The file for messages, with the line if it has several documents.
-
-    Raises
-    ------
-    UsageError
-        If it is not JSON, or an object has the same field twice.
-    """
+    """Parse JSON; each ``{value, low, high}`` of numbers and nulls becomes an ``Estimate``."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -86,24 +61,7 @@ def loads(text: str, where: str) -> Any:
 
 
 def validated_as(data: Any, kind: type[_Kind], where: str, what: str) -> _Kind:
-    """Validate parsed JSON as a dataclass or model.
-
-    Parameters
-    ----------
-    data
-        The data from ``loads``.
-    kind
-        A dataclass or pydantic model.
-    where
-        The file, for messages.
-    what
-        Name of the kind for messages, such as ``"a page"``.
-
-    Raises
-    ------
-    UsageError
-        If the data does not match the kind, for instance because another version wrote it.
-    """
+    """Validate parsed JSON as a dataclass or model."""
     try:
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:

@@ -10,21 +10,11 @@ __all__ = ["TERMS", "Term", "first_uses", "used_in"]
 
 @dataclass(frozen=True)
 class Term:
-    """A symbol or abbreviation with its meaning.
+    """A symbol or abbreviation with its meaning."""
 
-    Parameters
-    ----------
-    name
-        The symbol.
-    meaning
-        Its explanation, in words and other terms of the legend.
-    pattern
-        Regular expression that finds it in a text. Single letters count only on pages that mention g or g'.
-    """
-
-    name: str
-    meaning: str
-    pattern: str
+    name: str  # the symbol
+    meaning: str  # its explanation, in words and other terms of the legend
+    pattern: str  # regular expression that finds it in a text. Single letters count only on pages that mention g or g'.
 
 
 TERMS = (
@@ -110,11 +100,8 @@ _SPEAKS_OF_G = re.compile(r"g‖|‖g|(?<!\w)g'(?!\w)|of g\b")
 def used_in(text: str) -> list[Term]:
     """Return the terms that a page uses.
 
-    Parameters
-    ----------
-    text
-        The page's captions, titles and notes. Single letters count only if it mentions g in a formula; a lone "g" may
-        mean grams.
+    ``text``: the page's captions, titles and notes. Single letters count only if it mentions g in a formula; a lone
+    "g" may mean grams.
     """
     found = [term for term in TERMS if re.search(term.pattern, text)]
     if _SPEAKS_OF_G.search(text):
@@ -123,20 +110,7 @@ def used_in(text: str) -> list[Term]:
 
 
 def first_uses(text: str, left: dict[str, Term]) -> list[tuple[str, Term | None]]:
-    """Split a text at the first uses of terms.
-
-    Parameters
-    ----------
-    text
-        The text of a table's cell.
-    left
-        Terms that the page has not used yet, by name; those that this text uses are removed.
-
-    Returns
-    -------
-    list
-        Consecutive pieces of the text, each with its term or None.
-    """
+    """Split a text at the first uses of terms."""
     spots = [(*found.span(), term) for term in left.values() if (found := re.search(term.pattern, text))]
     pieces: list[tuple[str, Term | None]] = []
     done = 0

@@ -241,12 +241,8 @@ def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str
 def _compared(tvd: Estimate, target: float | None, heavy: float | None) -> str:
     """Compare the distance with the target, or with ``NEAR`` if there is no target.
 
-    Parameters
-    ----------
-    tvd, target
-        The distance and the target.
-    heavy
-        The Pareto k of weights whose tail is too heavy to tell the distance, NaN if it is unknown; None if it is light.
+    ``heavy``: the Pareto k of weights whose tail is too heavy to tell the distance, NaN if it is unknown; None if it
+    is light.
     """
     enough = NEAR if target is None else target
     what = f"{NEAR:g}" if target is None else f"the target of {target:g}"

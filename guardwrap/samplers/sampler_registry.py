@@ -82,15 +82,7 @@ def sampler_named(given: str | Mapping[str, Any] | Sampler, source: Document | N
 
 
 def read_sampler(given: Any) -> Sampler:
-    """Return the sampler for a value that is part of a larger document; see ``sampler_named``.
-
-    Raises
-    ------
-    Invalid
-        If the value is not a name, or not a name with valid options; it has the location of the fault.
-    UnknownName
-        If no sampler has this name.
-    """
+    """Return the sampler for a value that is part of a larger document; see ``sampler_named``."""
     if isinstance(given, Sampler):
         return given
     name, options = _name_and_options(given)

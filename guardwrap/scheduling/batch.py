@@ -248,30 +248,7 @@ class Batches:
     def serve(
         self, key: Hashable, make_backend: Callable[[], Backend], requests: Iterable[Request], *, window: int
     ) -> Iterator[tuple[Request, Outcome]]:
-        """Serve the requests of one caller, in a batch with those of other callers.
-
-        Parameters
-        ----------
-        key
-            Callers with equal keys share a batch.
-        make_backend
-            Creates the backend of a new batch.
-        requests
-            The requests, taken as there is room for them, perhaps in another thread.
-        window
-            Maximum number of requests in progress at once.
-
-        Yields
-        ------
-        Request, Outcome
-            Each request with its outcome, in the order in which they were taken.
-
-        Raises
-        ------
-        Exception
-            The error of the first request that fails, at once; the error that ``requests`` raises, after the outcomes
-            of all requests before it.
-        """
+        """Serve the requests of one caller, in a batch with those of other callers."""
         news = threading.Event()
         call = _Call(RequestStream(requests, window), news.set)
         order = OrderedDelivery(call.source)

@@ -98,20 +98,7 @@ class CheckerPool:
         return items, failures
 
     def search(self, request: Request, look: Callable[[], Any]) -> Callable[[], Any] | None:
-        """Run a computation for a request in a thread, one at a time per request.
-
-        Parameters
-        ----------
-        request
-            The request.
-        look
-            The computation. Ignored if one is already running or done for this request.
-
-        Returns
-        -------
-        callable or None
-            None until the computation is done. Then a function that returns its result, or raises its error.
-        """
+        """Run a computation for a request in a thread, one at a time per request."""
         search = self._searches.get(request)
         if search is None:
             search = self._searches[request] = _Search()

@@ -36,36 +36,15 @@ _ENDS = frozenset({"max_attempts", "max_tokens", "max_computed_tokens", "max_sec
 
 @dataclass(eq=False)
 class Inquiry:
-    """The search for the reason why no attempt of a request satisfies the constraint.
+    """The search for the reason why no attempt of a request satisfies the constraint."""
 
-    Attributes
-    ----------
-    running : bool
-        Whether the backend is to be asked, and nothing is decided about the request before its answer.
-    diagnosis : Diagnosis or None
-        The backend's answer; None before it, and if the backend is not asked.
-    began : float
-        ``time.monotonic()`` when it began.
-    """
-
+    # whether the backend is to be asked, and nothing is decided about the request before its answer
     running: bool = False
-    diagnosis: Diagnosis | None = None
-    began: float = 0.0
+    diagnosis: Diagnosis | None = None  # the backend's answer; None before it, and if the backend is not asked
+    began: float = 0.0  # ``time.monotonic()`` when it began
 
     def begin(self, ended: str | None, decided: int, satisfied: int, longest: int) -> bool:
-        """Begin if it is time to; return whether the search runs.
-
-        Parameters
-        ----------
-        ended
-            What ended the request; None if it has not ended.
-        decided
-            Number of attempts that were decided.
-        satisfied
-            How many of them satisfied the constraint.
-        longest
-            Number of tokens of the longest rejected attempt.
-        """
+        """Begin if it is time to; return whether the search runs."""
         if not self.running and self.diagnosis is None and not satisfied:
             early = decided == LOOK and longest <= LONGEST
             self.running = early if ended is None else ended in _ENDS

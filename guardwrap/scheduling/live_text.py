@@ -68,18 +68,10 @@ def why_whole(request: Request) -> str | None:
 
 @dataclass(eq=False)
 class LiveText:
-    """The text of a request that is being passed on, and when earlier ones were.
+    """The text of a request that is being passed on, and when earlier ones were."""
 
-    Parameters
-    ----------
-    request
-        The request.
-    pass_on
-        Receives the pieces.
-    """
-
-    request: Request
-    pass_on: PassOn
+    request: Request  # the request
+    pass_on: PassOn  # receives the pieces
     _why_whole: str | None = field(init=False)
     _sent: str = ""  # the part that was passed on of the attempt that is next in launch order
     _since: dict[int, int] = field(default_factory=dict)  # the tokens of each text when its first piece was passed on
@@ -91,13 +83,8 @@ class LiveText:
     def watch(self, watch: Watch, next_text: Callable[[], int | None]) -> Watch:
         """Return an attempt's watch that also passes on what is certain to be accepted.
 
-        Parameters
-        ----------
-        watch
-            The attempt's watch.
-        next_text
-            Returns the index of the text that the attempt becomes if it satisfies the constraint; None while attempts
-            before it are undecided.
+        ``next_text``: returns the index of the text that the attempt becomes if it satisfies the constraint; None
+        while attempts before it are undecided.
         """
         settled = self.request.settled
         if self._why_whole is not None or settled is None:
@@ -124,13 +111,7 @@ class LiveText:
         self.pass_on(self.request, number, piece, False)
 
     def accept(self, number: int, draw: Draw) -> None:
-        """Pass on the rest of a text that was accepted, perhaps all of it.
-
-        Raises
-        ------
-        ModelError
-            If the text does not begin with what was passed on.
-        """
+        """Pass on the rest of a text that was accepted, perhaps all of it."""
         if not draw.text.startswith(self._sent):
             raise ModelError(_CHANGED)
         rest, self._sent = draw.text[len(self._sent) :], ""
@@ -142,13 +123,7 @@ class LiveText:
         self.pass_on(self.request, number, rest, True)
 
     def require_nothing_sent(self, blame: str) -> None:
-        """Raise CheckFailed if a part of an attempt that is rejected was passed on.
-
-        Parameters
-        ----------
-        blame
-            The part of the constraint that rejects it.
-        """
+        """Raise CheckFailed if a part of an attempt that is rejected was passed on."""
         if self._sent:
             raise CheckFailed(blame, _UNSOUND)
 

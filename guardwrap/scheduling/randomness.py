@@ -18,10 +18,8 @@ _SMALL = math.log(1e-18)
 class uniforms:  # noqa: N801  # an iterator that reads as a function
     """The uniform random numbers of one attempt: its i-th token uses the i-th.
 
-    Parameters
-    ----------
-    seed, prompt, attempt
-        Seed of the call, number of the prompt in the call and number of the attempt: integers of at least 0.
+    ``seed, prompt, attempt``: seed of the call, number of the prompt in the call and number of the attempt: integers
+    of at least 0.
 
     Notes
     -----
@@ -77,15 +75,7 @@ def seed_of(seed: int, prompt: int, attempt: int) -> int:
 
 
 def seed_for(seed: int, purpose: object) -> int:
-    """Return another seed that belongs to a seed, for attempts that must differ from those of the seed itself.
-
-    Parameters
-    ----------
-    seed
-        The seed.
-    purpose
-        What the other seed is for, a number or a text: other purposes have other seeds.
-    """
+    """Return another seed that belongs to a seed, for attempts that must differ from those of the seed itself."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest(), "big")
 
 

@@ -14,42 +14,18 @@ __all__ = ["OnRejected", "RejectedAttempt"]
 
 @dataclass(frozen=True, slots=True)
 class RejectedAttempt:
-    """An attempt that violates the constraint. Show its text only to users who asked for rejected texts.
+    """An attempt that violates the constraint. Show its text only to users who asked for rejected texts."""
 
-    Parameters
-    ----------
-    prompt
-        Number of its prompt in the call, from 0.
-    attempt
-        Its number among the attempts of the prompt, from 0.
-    draw
-        What the model wrote.
-    part
-        Title of the first part of the constraint that rejected it.
-    place
-        Where in the text that part is violated, without generated text; None if that is not known.
-    whole
-        Whether the attempt ended by itself or at the token limit, and not as soon as it could no longer pass.
-    constraint
-        The constraint.
-    """
-
-    prompt: int
-    attempt: int
-    draw: Draw
-    part: str
-    place: str | None
-    whole: bool
-    constraint: Constraint
+    prompt: int  # number of its prompt in the call, from 0
+    attempt: int  # its number among the attempts of the prompt, from 0
+    draw: Draw  # what the model wrote
+    part: str  # title of the first part of the constraint that rejected it
+    place: str | None  # where in the text that part is violated, without generated text; None if that is not known
+    whole: bool  # whether the attempt ended by itself or at the token limit, and not as soon as it could no longer pass
+    constraint: Constraint  # the constraint
 
     def explain(self) -> Explanation:
-        """Return all parts that reject the attempt; of one that was stopped early, the part that stopped it.
-
-        Raises
-        ------
-        CheckFailed
-            If a part crashes or takes too long.
-        """
+        """Return all parts that reject the attempt; of one that was stopped early, the part that stopped it."""
         if self.whole and (explanation := explain_draw(self.constraint, self.draw)).rejections:
             return explanation
         in_json = self.place is not None and self.place.startswith("$")

@@ -94,104 +94,61 @@ class Weigh(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One prompt with all its options. Requests in the same batch share the backend, and nothing else.
+    """One prompt with all its options. Requests in the same batch share the backend, and nothing else."""
 
-    Parameters
-    ----------
-    prompt
-        The prepared prompt.
-    constraint
-        The constraint b.
-    sampler
-        Decides which attempts are accepted.
-    budget
-        Limits on attempts, tokens and time.
-    seed
-        The seed that the user passed or that was drawn for the call.
-    draw_of
-        Turns an attempt into the draw that the user gets.
-    watch
-        Judges running attempts; None for no early abort.
-    locate
-        Returns where an attempt that ``watch`` has ended violates the constraint, without generated text; None if that
-        is not known.
-    mask
-        Excludes next tokens that no text that satisfies the constraint can continue with, which changes the
-        distribution of attempts; None excludes none.
-    twist
-        Weighs next tokens by how likely they are to lead to a text that satisfies the constraint, which changes the
-        distribution of attempts; None draws from the model itself.
-    lookahead
-        Determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
-        the distributions of texts and of attempt numbers unchanged, and to find out whether any text can satisfy the
-        constraint; see ``skip_rounds`` and ``inquiry``.
-    notes
-        Notes for the report.
-    proposal
-        A description of the proposal that attempts are drawn from; None for the model itself.
-    weigh
-        Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
-        weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
-    called
-        When the call was made, by ``time.monotonic()``, for the budget's ``timeout``.
-    place
-        The prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``.
-    on_text
-        Called with the number of the prompt and each text when it is accepted, in the scheduler's thread.
-    on_rejected
-        Called with each attempt that violates the constraint, in launch order, in the scheduler's thread.
-    on_progress
-        Called with the progress of the request (``RequestState``) after attempts were decided, in the scheduler's
-        thread.
-    on_end
-        Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it
-        may still be running.
-    follow_up
-        Makes the request that draws the missing texts if this one's budget ends; None for no such request.
-    earlier
-        The request that this one follows up, and its outcome; None for a request of a caller.
-    pass_on
-        Called with the pieces of each text in the scheduler's thread: while it is drawn, as soon as it is certain to be
-        accepted, or all at once when it is. None if the call does not stream.
-    settled
-        Determines which attempts are certain to be accepted; None if that is not known before they are complete.
-    ways
-        What its call can do if texts are missing; of ``Remedy`` only those that depend on the call.
-    whole_because
-        With ``settled=None``, the reason, in words.
-    learning
-        What was spent on learning a twist for it before it was made: only the fields of learning are used.
-    prompt_tokens
-        Number of tokens of the prompt that defines a(y), for the report; None if it is not known.
-    """
-
-    prompt: Prepared
-    constraint: Constraint
-    sampler: Sampler
-    budget: Budget
-    seed: int
-    draw_of: DrawOf
-    watch: Watch | None = None
+    prompt: Prepared  # the prepared prompt
+    constraint: Constraint  # the constraint b
+    sampler: Sampler  # decides which attempts are accepted
+    budget: Budget  # limits on attempts, tokens and time
+    seed: int  # the seed that the user passed or that was drawn for the call
+    draw_of: DrawOf  # turns an attempt into the draw that the user gets
+    watch: Watch | None = None  # judges running attempts; None for no early abort
+    # returns where an attempt that ``watch`` has ended violates the constraint, without generated text; None if that is
+    # not known
     locate: Watch | None = None
+    # excludes next tokens that no text that satisfies the constraint can continue with, which changes the distribution
+    # of attempts; None excludes none
     mask: TokenMask | None = None
+    # determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
+    # the distributions of texts and of attempt numbers unchanged, and to find out whether any text can satisfy the
+    # constraint; see ``skip_rounds`` and ``inquiry``
     lookahead: Lookahead | None = None
-    notes: tuple[str, ...] = ()
-    proposal: str | None = None
+    notes: tuple[str, ...] = ()  # notes for the report
+    proposal: str | None = None  # a description of the proposal that attempts are drawn from; None for the model itself
+    # Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
+    # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
     weigh: Weigh | None = None
+    # when the call was made, by ``time.monotonic()``, for the budget's ``timeout``
     called: float = field(default_factory=time.monotonic)
+    # the prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``
     place: int | None = None
+    # weighs next tokens by how likely they are to lead to a text that satisfies the constraint, which changes the
+    # distribution of attempts; None draws from the model itself
     twist: TokenTwist | None = None
+    # called with the number of the prompt and each text when it is accepted, in the scheduler's thread
     on_text: OnText | None = None
+    # Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it may
+    # still be running.
     on_end: OnEnd | None = None
+    # called with the progress of the request (``RequestState``) after attempts were decided, in the scheduler's thread
     on_progress: Callable[[Any], None] | None = None
+    # called with each attempt that violates the constraint, in launch order, in the scheduler's thread
     on_rejected: OnRejected | None = None
+    # makes the request that draws the missing texts if this one's budget ends; None for no such request
     follow_up: FollowUp | None = None
+    # the request that this one follows up, and its outcome; None for a request of a caller
     earlier: tuple[Request, Outcome] | None = None
+    # Called with the pieces of each text in the scheduler's thread: while it is drawn, as soon as it is certain to be
+    # accepted, or all at once when it is. None if the call does not stream.
     pass_on: PassOn | None = None
+    # determines which attempts are certain to be accepted; None if that is not known before they are complete
     settled: SettledPrefix | None = None
+    # what was spent on learning a twist for it before it was made: only the fields of learning are used
     learning: Usage = field(default_factory=Usage)
+    # number of tokens of the prompt that defines a(y), for the report; None if it is not known
     prompt_tokens: int | None = None
-    whole_because: str = "the backend gives whole texts"
+    whole_because: str = "the backend gives whole texts"  # with ``settled=None``, the reason, in words
+    # what its call can do if texts are missing; of ``Remedy`` only those that depend on the call
     ways: frozenset[Remedy] = frozenset({Remedy.LENGTH, Remedy.PROMPT})
 
     @property

@@ -53,13 +53,8 @@ _OWN = (
 def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
     """Return the outcome of a request.
 
-    Parameters
-    ----------
-    state
-        The progress of the request.
-    asked
-        Whether the report may call methods of the request's sampler, weigher and constraint. Pass False if one of them
-        raised an error.
+    ``asked``: whether the report may call methods of the request's sampler, weigher and constraint. Pass False if one
+    of them raised an error.
     """
     request, law = state.request, state.request.prompt.law
     usage = replace(
@@ -108,15 +103,7 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
 
 
 def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
-    """Return the outcome of a request together with that of the request which it followed up.
-
-    Parameters
-    ----------
-    earlier
-        The outcome of the request that came first; None if there was none.
-    later
-        The outcome of the request that drew the missing texts.
-    """
+    """Return the outcome of a request together with that of the request which it followed up."""
     if earlier is None:
         return later
     before, after = earlier.report, later.report

@@ -172,13 +172,6 @@ class RequestState:
         first as many are launched as texts are missing, then 2, 4, 8 … times as many while all are rejected. A running
         attempt with t tokens is expected to satisfy it with probability (satisfied + 1) / (satisfied + 1 + number of
         attempts rejected with more than t tokens): where most attempts fail early, a long one will probably succeed.
-
-        Parameters
-        ----------
-        room
-            Maximum number of attempts to return.
-        running
-            Number of tokens of each attempt in flight.
         """
         budget, now = self.request.budget, time.monotonic()
         self.began = now if self.began is None else self.began

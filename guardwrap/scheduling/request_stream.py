@@ -14,51 +14,19 @@ __all__ = ["OrderedDelivery", "RequestStream", "Served"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A request that has ended.
+    """A request that has ended."""
 
-    Parameters
-    ----------
-    source
-        The stream that the request came from.
-    number
-        Its index in the order in which the stream's requests were taken, from 0.
-    request
-        The request.
-    outcome
-        Its outcome; with an error, the outcome up to then.
-    error
-        The error that ended it, or None.
-    unfinished
-        With an error: numbers and outcomes so far of the stream's other requests that already have accepted texts.
-    """
-
-    source: RequestStream
-    number: int
-    request: Request
-    outcome: Outcome
-    error: Exception | None = None
+    source: RequestStream  # the stream that the request came from
+    number: int  # its index in the order in which the stream's requests were taken, from 0
+    request: Request  # the request
+    outcome: Outcome  # its outcome; with an error, the outcome up to then
+    error: Exception | None = None  # the error that ended it, or None
+    # with an error: numbers and outcomes so far of the stream's other requests that already have accepted texts
     unfinished: tuple[tuple[int, Outcome], ...] = ()
 
 
 class RequestStream:
-    """The requests of one caller.
-
-    Parameters
-    ----------
-    upcoming
-        The requests, taken as there is room for them.
-    window
-        Maximum number of requests in progress at once.
-
-    Attributes
-    ----------
-    window : int
-        The same limit; may be changed at any time.
-    failure : Exception or None
-        The error that ``upcoming`` raised, after which nothing more is taken from it.
-    numbers : dict of Request to int
-        The numbers of the requests in progress, in the order taken, from 0.
-    """
+    """The requests of one caller."""
 
     def __init__(self, upcoming: Iterable[Request], window: int) -> None:
         self._upcoming = iter(upcoming)
@@ -100,13 +68,7 @@ class OrderedDelivery:
         self._following = 0
 
     def put(self, ended: Iterable[Served]) -> Iterator[tuple[Request, Outcome]]:
-        """Add requests that ended, and yield those before which all others have ended.
-
-        Raises
-        ------
-        Exception
-            The error of a request that failed, at once. A GuardwrapError has the other outcomes as ``outcomes``.
-        """
+        """Add requests that ended, and yield those before which all others have ended."""
         for served in ended:
             self._done[served.number] = served
             if served.error is not None:

@@ -60,18 +60,8 @@ class Scheduler:
     Requests come from sources, one per caller. The requests of a source start in order. With several sources, each gets
     a fair share of the backend, and none waits for another to end.
 
-    Parameters
-    ----------
-    backend
-        Draws the attempts.
-
-    Attributes
-    ----------
-    aside : CheckerPool or None
-        Judges texts in threads if this runs the user's code or is slow. None judges all texts within steps, so that all
-        requests wait.
-    shared : bool
-        Whether callers share the scheduler, so that each may take only a little time in a step.
+    ``aside``: judges texts in threads if this runs the user's code or is slow. None judges all texts within steps, so
+    that all requests wait.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -111,26 +101,7 @@ class Scheduler:
             self.aside.drop(requests)
 
     def serve(self, requests: Iterable[Request], *, window: int) -> Iterator[tuple[Request, Outcome]]:
-        """Serve the requests of a single caller.
-
-        Parameters
-        ----------
-        requests
-            The requests, taken as there is room for them.
-        window
-            Maximum number of requests in progress at once.
-
-        Yields
-        ------
-        Request, Outcome
-            Each request with its outcome, in the order in which they were taken.
-
-        Raises
-        ------
-        Exception
-            The error of the first request that fails, at once; the error that ``requests`` raises, after the outcomes
-            of all requests before it.
-        """
+        """Serve the requests of a single caller."""
         source = RequestStream(requests, window)
         self.add(source)
         order = OrderedDelivery(source)
@@ -475,15 +446,7 @@ class Scheduler:
 
 
 class caught:  # noqa: N801  # reads as a function
-    """A context that records an error in its body as the failure of one request, and suppresses it.
-
-    Parameters
-    ----------
-    failures
-        Where the error is recorded, unless the request already has an error there.
-    request
-        The request that fails.
-    """
+    """A context that records an error in its body as the failure of one request, and suppresses it."""
 
     def __init__(self, failures: Failures, request: Request) -> None:
         self._failures, self._request = failures, request

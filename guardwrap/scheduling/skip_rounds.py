@@ -33,14 +33,9 @@ twice as long."""
 
 @dataclass(eq=False)
 class Rounds:
-    """The rounds of one request.
+    """The rounds of one request."""
 
-    Attributes
-    ----------
-    narrowed : ReducedDistribution or None
-        The distribution that attempts are drawn from now; None for the full distribution.
-    """
-
+    # the distribution that attempts are drawn from now; None for the full distribution
     narrowed: ReducedDistribution | None = None
     _begin: int = 0
     _size: int = field(default_factory=lambda: FIRST)

@@ -38,15 +38,11 @@ SHARE = 0.1
 class StepAllowance:
     """The time that one request may still use in this step.
 
-    Attributes
-    ----------
-    limited : bool
-        Whether the limit of each step applies, because others wait. A single caller may use any amount of time.
-    alone : bool
-        Whether the request is the only one in the batch. A request that comes waits for one step of its masks, which
-        have a limit of their own.
-    given_up : int
-        Number of times that a mask ran out of time for a next token.
+    ``limited``: whether the limit of each step applies, because others wait. A single caller may use any amount of
+    time.
+
+    ``alone``: whether the request is the only one in the batch. A request that comes waits for one step of its masks,
+    which have a limit of their own.
     """
 
     def __init__(self) -> None:
@@ -60,16 +56,8 @@ class StepAllowance:
     def begin(self, now: float, *, limited: bool, alone: bool = False, until: float = math.inf) -> None:
         """Start a step.
 
-        Parameters
-        ----------
-        now
-            Wall-clock time in seconds, from any origin.
-        limited
-            Whether other callers may wait for this request.
-        alone
-            Whether it is the only one in the batch.
-        until
-            When the next timeout of a request in the batch is over, by ``time.monotonic()``; infinite for none.
+        ``until``: when the next timeout of a request in the batch is over, by ``time.monotonic()``; infinite for
+        none.
         """
         passed = 0.0 if self._began is None else now - self._began
         beyond = max(0.0, self._used - EACH_STEP)
@@ -88,13 +76,7 @@ class StepAllowance:
         return self._until if math.isinf(self._until) else self._until - time.monotonic()
 
     def spent(self, *, mask: bool = False) -> AbstractContextManager[Any]:
-        """Return a context that limits its body to the time left, and subtracts the time used.
-
-        Raises
-        ------
-        StepOver
-            At once, if no time is left; and in the body of the context, when the time ends.
-        """
+        """Return a context that limits its body to the time left, and subtracts the time used."""
         uncharged = mask and self.alone
         left = self.until_timeout if uncharged else self.left
         if math.isinf(left):
@@ -135,18 +117,10 @@ def allowed_watch(watch: Watch, allowance: StepAllowance) -> Watch:
 
 @dataclass(frozen=True)
 class AllowedMask:
-    """A mask that excludes nothing when the allowance is used up, and counts how often.
+    """A mask that excludes nothing when the allowance is used up, and counts how often."""
 
-    Parameters
-    ----------
-    mask
-        The mask to limit.
-    allowance
-        The time that its request may use.
-    """
-
-    mask: TokenMask
-    allowance: StepAllowance
+    mask: TokenMask  # the mask to limit
+    allowance: StepAllowance  # the time that its request may use
 
     @property
     def impossible(self) -> bool:

@@ -20,15 +20,7 @@ def closing() -> ErrorResponse:
 
 
 class Shutdown:
-    """The end of a server, which all of its models share.
-
-    Attributes
-    ----------
-    draining : bool
-        Whether new requests are rejected.
-    over : asyncio.Event
-        Set when the remaining requests must end.
-    """
+    """The end of a server, which all of its models share."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -36,22 +28,7 @@ class Shutdown:
 
 
 class Gate:
-    """Limits how many requests to a model run and wait, within one event loop.
-
-    Parameters
-    ----------
-    running
-        Maximum number of requests in the batch.
-    queue
-        Maximum number of requests that wait for the batch.
-    shutdown
-        The end of the server.
-
-    Attributes
-    ----------
-    inside, running : int
-        Number of admitted requests, and of those in the batch.
-    """
+    """Limits how many requests to a model run and wait, within one event loop."""
 
     def __init__(self, running: int, queue: int, shutdown: Shutdown) -> None:
         self.shutdown = shutdown
@@ -66,13 +43,7 @@ class Gate:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Admit a request for the duration of the ``with`` block.
-
-        Raises
-        ------
-        ErrorResponse
-            HTTP 429 if the queue is full, 503 if the server is shutting down.
-        """
+        """Admit a request for the duration of the ``with`` block."""
         if self.shutdown.draining:
             raise closing()
         if self.inside >= self._most:
@@ -88,11 +59,8 @@ class Gate:
     async def slot(self, seconds: float | None = None) -> AsyncIterator[None]:
         """Wait for a slot in the batch, first come, first served, and hold it for the ``async with`` block.
 
-        Parameters
-        ----------
-        seconds
-            The seconds until the request's timeout, after which nothing is computed for it, so that it needs no slot;
-            None without a timeout.
+        ``seconds``: the seconds until the request's timeout, after which nothing is computed for it, so that it needs
+        no slot; None without a timeout.
         """
         try:
             await asyncio.wait_for(self._slots.acquire(), seconds)

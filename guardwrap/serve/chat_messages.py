@@ -41,20 +41,7 @@ _PIXELS = 20_000_000
 
 
 def read_chat(messages: Any, *, images: bool = False) -> list[dict[str, Any]]:
-    """Read the messages of a request, as chat templates expect them.
-
-    Parameters
-    ----------
-    messages
-        The messages.
-    images
-        Whether the model takes images. Contents are then lists of parts, as its template expects.
-
-    Raises
-    ------
-    ErrorResponse
-        If a message is invalid; the error gives its place.
-    """
+    """Read the messages of a request, as chat templates expect them."""
     if not isinstance(messages, list) or not messages:
         raise bad("messages", "give a list of messages, each with a role and content")
     return [_message(message, f"messages.{i}", images=images) for i, message in enumerate(messages)]
@@ -173,11 +160,6 @@ def read_tools(fields: Mapping[str, Any], policy: RequestPolicy) -> ToolCalls | 
     """Return the rule for tool calls; None without tools.
 
     Every call names one of the tools, and its arguments satisfy the tool's schema, whether or not it is ``strict``.
-
-    Raises
-    ------
-    ErrorResponse
-        If a field is invalid, or the model's calls cannot be parsed.
     """
     tools, choice = fields.get("tools"), fields.get("tool_choice", "auto")
     if not tools:
@@ -222,13 +204,7 @@ def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_template_options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables that a request sets in the chat template, such as ``enable_thinking``.
-
-    Raises
-    ------
-    ErrorResponse
-        If one is invalid, or would change how the template is applied.
-    """
+    """Return the variables that a request sets in the chat template, such as ``enable_thinking``."""
     where, options = "chat_template_kwargs", fields.get("chat_template_kwargs", {})
     if not isinstance(options, dict) or len(options) > _MOST_TEMPLATE_OPTIONS:
         raise bad(where, f"give an object with at most {_MOST_TEMPLATE_OPTIONS} variables of the chat template")

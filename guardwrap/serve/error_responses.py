@@ -35,32 +35,9 @@ _TYPES_BY_CODE = {"model_not_loaded": "server_error"}
 
 
 class ErrorResponse(Exception):
-    """Exception that becomes the HTTP error response to a request. It never contains generated text.
+    """Exception that becomes the HTTP error response to a request. It never contains generated text."""
 
-    Parameters
-    ----------
-    status
-        The HTTP status code.
-    message
-        One line: the cause, and how to fix the request.
-    param
-        The request field that the error is about, or None.
-    code
-        Machine-readable code, e.g. ``"queue_full"``.
-    report
-        Reports as plain JSON types, if attempts were made.
-    headers
-        HTTP headers of the response.
-
-    Attributes
-    ----------
-    request_id : str or None
-        Id of the request, as in the log and in the header ``x-request-id``.
-    attempts : int
-        Number of attempts for the log: those of the report, unless more were made.
-    """
-
-    request_id: str | None = None
+    request_id: str | None = None  # id of the request, as in the log and in the header ``x-request-id``
 
     def __init__(
         self,
@@ -98,15 +75,7 @@ def bad(param: str | None, problem: str, *, code: str | None = None) -> ErrorRes
 
 
 def no_model(name: Any, models: Sequence[Sequence[str]]) -> ErrorResponse:
-    """Return the response (HTTP 404) to a request for a model that the server does not have.
-
-    Parameters
-    ----------
-    name
-        The model in the request.
-    models
-        The names of each model that the server has.
-    """
+    """Return the response (HTTP 404) to a request for a model that the server does not have."""
     known = ", ".join(repr(names[0]) for names in models)
     close = nearest(name, [each for names in models for each in names])
     message = f"model: this server has no model {short(name)}{close}; it has {known}"
@@ -128,15 +97,7 @@ def in_field(param: str, error: Exception) -> ErrorResponse:
 
 
 def refusal_of(error: Exception, request_id: str | None = None) -> ErrorResponse:
-    """Return the response to an exception that was raised while a request was served.
-
-    Parameters
-    ----------
-    error
-        The exception.
-    request_id
-        Id of the request; None leaves it out.
-    """
+    """Return the response to an exception that was raised while a request was served."""
     refused = _refusal_of(error)
     refused.request_id = request_id
     return refused

@@ -90,13 +90,7 @@ def known_fields(*, chat: bool) -> tuple[str, ...]:
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """Parse the body of a request.
-
-    Raises
-    ------
-    ErrorResponse
-        If it is not a JSON object, or is nested too deeply.
-    """
+    """Parse the body of a request."""
     try:
         data = json.loads(raw, parse_constant=_no_number)
         json.dumps(data, ensure_ascii=False).encode()
@@ -132,13 +126,7 @@ def _no_number(name: str) -> None:
 
 
 def require_known(fields: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
-    """Return the fields that have an effect: without None, labels and neutral values.
-
-    Raises
-    ------
-    ErrorResponse
-        For a field that is not supported, and for an unknown one; the message suggests the nearest name.
-    """
+    """Return the fields that have an effect: without None, labels and neutral values."""
     where = "/v1/completions" if chat else "/v1/chat/completions"
     elsewhere = dict.fromkeys(_TEXT if chat else _CHAT, f"is a field of {where}")
     return effective_fields(fields, known_fields(chat=chat), elsewhere, NEUTRAL)
@@ -150,24 +138,7 @@ def effective_fields(
     elsewhere: Mapping[str, str],
     neutral: Mapping[str, tuple[tuple[Any, ...], str]],
 ) -> dict[str, Any]:
-    """Return the fields that have an effect: without None, labels and neutral values.
-
-    Parameters
-    ----------
-    fields
-        The fields of a request.
-    known
-        Names of all fields that the request may have.
-    elsewhere
-        For fields of other routes, the error.
-    neutral
-        For unsupported fields, the values that have no effect, and the reason why others are rejected.
-
-    Raises
-    ------
-    ErrorResponse
-        For a field that is not supported, and for an unknown one; the message suggests the nearest name.
-    """
+    """Return the fields that have an effect: without None, labels and neutral values."""
     effective = {}
     for name, value in fields.items():
         if name in elsewhere:

@@ -40,13 +40,7 @@ _UNREAD_SECONDS = 5.0
 
 
 def require_key(request: Request, digests: Sequence[bytes]) -> None:
-    """Require an API key whose SHA-256 is among the digests. Without digests, no key is required.
-
-    Raises
-    ------
-    ErrorResponse
-        HTTP 401. The time that the comparison takes does not depend on the keys.
-    """
+    """Require an API key whose SHA-256 is among the digests. Without digests, no key is required."""
     if not digests:
         return
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -61,11 +55,6 @@ def require_json(request: Request) -> None:
     """Require a JSON body without compression.
 
     Browsers send JSON to another site only after a preflight request, which fails here.
-
-    Raises
-    ------
-    ErrorResponse
-        HTTP 415.
     """
     coding = request.headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
@@ -78,15 +67,7 @@ def require_json(request: Request) -> None:
 
 
 async def read_body(request: Request, limits: ServerLimits) -> bytes:
-    """Read a body, chunked or not.
-
-    Raises
-    ------
-    ErrorResponse
-        HTTP 413 if it is too large, 408 if it takes too long.
-    ClientDisconnect
-        If the client disconnects before the end of the body.
-    """
+    """Read a body, chunked or not."""
     most = limits.body_bytes
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > most:
@@ -141,10 +122,8 @@ class RequestContext:
     The response has the id in its header ``x-request-id``. The span is a child of the span that the request's
     ``traceparent`` header names, and the parent of the one that the call makes.
 
-    Parameters
-    ----------
-    app
-        The application. It puts the status of a stream that fails after its first byte into ``request.state.status``.
+    ``app``: the application. It puts the status of a stream that fails after its first byte into
+    ``request.state.status``.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -35,13 +35,7 @@ _LOST = "%d lines of this log were lost, because nobody read it"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises
-    ------
-    UsageError
-        If the address or port is not available.
-    """
+    """Return a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=512)
@@ -140,19 +134,7 @@ class _Server(uvicorn.Server):
 
 
 def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None], log: RequestLog) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Parameters
-    ----------
-    app
-        The application from ``create_app``.
-    listening
-        The socket to accept connections on.
-    ready
-        Called when the server accepts connections.
-    log
-        The log of requests, which is closed at the end.
-    """
+    """Serve until SIGTERM or SIGINT."""
     service: Service = app.state.service
     config = uvicorn.Config(
         app,

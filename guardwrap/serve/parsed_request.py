@@ -54,45 +54,19 @@ _MOST_STOPS, _LONGEST_STOP = 4, 64  # transformers preprocesses the whole vocabu
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """A valid request, as arguments of ``GuardedGenerator.arun``.
+    """A valid request, as arguments of ``GuardedGenerator.arun``."""
 
-    Parameters
-    ----------
-    model
-        The name that the request uses for the model.
-    prompts
-        Strings, or one chat.
-    options
-        Keyword arguments of ``arun``.
-    n
-        Number of texts per prompt.
-    stops
-        Stop strings, which are not part of the returned texts.
-    stream
-        Whether to reply with server-sent events.
-    usage
-        Whether the stream ends with the number of tokens.
-    prompt_field
-        The request field with the prompts, which errors name.
-    length_field
-        The request field that sets the maximum length of a text; None if there is none.
-    echo
-        Fields of the request that its reply repeats.
-    most_tokens
-        The server's limit on ``max_new_tokens``; None for none.
-    """
-
-    model: str
-    prompts: list[Any]
-    options: dict[str, Any]
-    n: int = 1
-    stops: tuple[str, ...] = ()
-    stream: bool = False
-    usage: bool = False
-    prompt_field: str = "prompt"
-    length_field: str | None = None
-    echo: Mapping[str, Any] = field(default_factory=dict)
-    most_tokens: int | None = None
+    model: str  # the name that the request uses for the model
+    prompts: list[Any]  # strings, or one chat
+    options: dict[str, Any]  # keyword arguments of ``arun``
+    n: int = 1  # number of texts per prompt
+    stops: tuple[str, ...] = ()  # stop strings, which are not part of the returned texts
+    stream: bool = False  # whether to reply with server-sent events
+    usage: bool = False  # whether the stream ends with the number of tokens
+    prompt_field: str = "prompt"  # the request field with the prompts, which errors name
+    length_field: str | None = None  # the request field that sets the maximum length of a text; None if there is none
+    echo: Mapping[str, Any] = field(default_factory=dict)  # fields of the request that its reply repeats
+    most_tokens: int | None = None  # the server's limit on ``max_new_tokens``; None for none
 
 
 def parsed_without_model(
@@ -106,22 +80,6 @@ def parsed_without_model(
 
     A request that this rejects is also rejected by the loaded model. What depends on its tokenizer or its template is
     accepted here: token ids, tools and the length of prompts.
-
-    Parameters
-    ----------
-    parse
-        Validates the JSON object of a request.
-    fields
-        The JSON object.
-    policy
-        Names and limits that apply to requests to the model.
-    images
-        Whether chats may have images.
-
-    Raises
-    ------
-    ErrorResponse
-        If the request is invalid.
     """
     if has_token_ids(fields):
         fields = {**fields, "prompt": ["ids"] * len(_several(fields["prompt"]))}
@@ -134,13 +92,7 @@ def has_token_ids(fields: Mapping[str, Any]) -> bool:
 
 
 def texts_of_ids(prompts: Any, tokenizer: Any) -> list[str]:
-    """Return the texts that one or several prompts of token ids stand for.
-
-    Raises
-    ------
-    ErrorResponse
-        If ids are not how the tokenizer encodes their text, so that no text stands for them.
-    """
+    """Return the texts that one or several prompts of token ids stand for."""
     texts, several = [], _several(prompts)
     for i, ids in enumerate(several):
         if max(ids) >= len(tokenizer):
@@ -162,22 +114,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: bool) -> ParsedRequest:
-    """Validate the body of a request.
-
-    Parameters
-    ----------
-    fields
-        The JSON object.
-    policy
-        Names and limits that apply to requests.
-    chat
-        Whether it came to ``/v1/chat/completions``, not to ``/v1/completions``.
-
-    Raises
-    ------
-    ErrorResponse
-        For a field that is invalid, unknown or not supported; the error names it.
-    """
+    """Validate the body of a request."""
     fields = require_known(fields, chat=chat)
     model = fields.get("model")
     if not isinstance(model, str) or model not in policy.models:

@@ -34,20 +34,7 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def require_complete(outcome: Outcome, request: ParsedRequest) -> Outcome:
-    """Return the outcome if it has all of its texts, with fallbacks as draws.
-
-    Parameters
-    ----------
-    outcome
-        The outcome of one prompt.
-    request
-        The request, whose fields the error names.
-
-    Raises
-    ------
-    ErrorResponse
-        HTTP 422 with the report, if it has fewer.
-    """
+    """Return the outcome if it has all of its texts, with fallbacks as draws."""
     report = outcome.report
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
@@ -87,20 +74,11 @@ def _changes(report: Report, request: ParsedRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to one request.
+    """The reply to one request."""
 
-    Parameters
-    ----------
-    request
-        The parsed request.
-    chat
-        Whether the request came to ``/v1/chat/completions``.
-    ident, created
-        Id of the reply, and its time as a Unix timestamp in seconds.
-    """
-
-    request: ParsedRequest
-    chat: bool = True
+    request: ParsedRequest  # the parsed request
+    chat: bool = True  # whether the request came to ``/v1/chat/completions``
+    # id of the reply, and its time as a Unix timestamp in seconds
     ident: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
     _growing: dict[int, GrowingCut] = field(default_factory=dict, init=False, repr=False)
@@ -109,15 +87,7 @@ class Reply:
     """The end of a stream without errors."""
 
     def whole(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
-        """Return the complete reply, for a request that does not stream.
-
-        Parameters
-        ----------
-        outcomes
-            The complete outcome of each prompt.
-        prompt_tokens
-            Number of tokens of all prompts.
-        """
+        """Return the complete reply, for a request that does not stream."""
         choices = [self._choice(draw, index) for index, draw in self._numbered(outcomes)]
         reports = [report_json(outcome.report) for outcome in outcomes]
         head = self._head("chat.completion" if self.chat else "text_completion")
@@ -129,15 +99,7 @@ class Reply:
         yield from ()
 
     def piece(self, text: str, prompt: int, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of a piece of a text. What may become a stop string is held back.
-
-        Parameters
-        ----------
-        text
-            The piece.
-        prompt, number
-            Index of the prompt in the request, and of the text among those of its prompt.
-        """
+        """Yield the chunks of a piece of a text. What may become a stop string is held back."""
         index = prompt * self.request.n + number
         if index not in self._growing:
             self._growing[index] = GrowingCut(self.request.stops)
@@ -147,15 +109,7 @@ class Reply:
             yield self._more(index, new)
 
     def text(self, draw: Draw, prompt: int, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of an accepted text, without the pieces that were sent before.
-
-        Parameters
-        ----------
-        draw
-            The text.
-        prompt, number
-            Index of the prompt in the request, and of the text among those of its prompt.
-        """
+        """Yield the chunks of an accepted text, without the pieces that were sent before."""
         index = prompt * self.request.n + number
         if (growing := self._growing.pop(index, None)) is not None:
             if rest := self._text(draw)[growing.settled :]:
@@ -173,15 +127,7 @@ class Reply:
             yield self._chunk(index, {"delta": {"tool_calls": [{"index": place, **call}]}}, None)
 
     def ends(self, outcome: Outcome, prompt: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks that end a prompt's texts, each with the report.
-
-        Parameters
-        ----------
-        outcome
-            The complete outcome of the prompt.
-        prompt
-            Index of the prompt in the request.
-        """
+        """Yield the chunks that end a prompt's texts, each with the report."""
         report = report_json(outcome.report)
         for index, draw in enumerate(outcome.draws, start=prompt * self.request.n):
             nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}

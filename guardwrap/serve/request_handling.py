@@ -59,50 +59,26 @@ def as_json(data: Any, status: int = 200, headers: Mapping[str, str] | None = No
 
 
 class Accepted(NamedTuple):
-    """An accepted text, available before the outcome of its prompt.
+    """An accepted text, available before the outcome of its prompt."""
 
-    Parameters
-    ----------
-    prompt, number
-        Index of the prompt in the request, and of the text among those of its prompt.
-    draw
-        The text.
-    """
-
-    prompt: int
+    prompt: int  # index of the prompt in the request, and of the text among those of its prompt
     number: int
-    draw: Draw
+    draw: Draw  # the text
 
 
 class LivePiece(NamedTuple):
-    """The next piece of a text that is certain to be accepted.
+    """The next piece of a text that is certain to be accepted."""
 
-    Parameters
-    ----------
-    prompt, number
-        Index of the prompt in the request, and of the text among those of its prompt.
-    text
-        The piece.
-    """
-
-    prompt: int
+    prompt: int  # index of the prompt in the request, and of the text among those of its prompt
     number: int
-    text: str
+    text: str  # the piece
 
 
 _Item = Accepted | LivePiece | Outcome
 
 
 async def unless_over(request: Request, shutdown: Shutdown, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return the result of work that a request waits for. The body must have been read.
-
-    Raises
-    ------
-    Gone
-        If the client disconnects first.
-    ErrorResponse
-        If the server shuts down first.
-    """
+    """Return the result of work that a request waits for. The body must have been read."""
     result = asyncio.create_task(work)
     disconnect, end = asyncio.create_task(gone(request)), asyncio.create_task(shutdown.over.wait())
     try:
@@ -133,15 +109,6 @@ async def served(
     If the request streams, the pieces of each text come before the text. A slow client holds up nobody: pieces wait for
     it in a queue, which the length of its texts bounds. ``called`` is when the request arrived, by
     ``time.monotonic()``; None for now.
-
-    Raises
-    ------
-    Gone
-        If the client disconnects.
-    ErrorResponse
-        If the server shuts down.
-    GuardwrapError
-        If ``GuardedGenerator.astream`` raises it.
     """
     called = time.monotonic() if called is None else called
     timeout = (options.get("budget") or guarded.session.budget).timeout
@@ -224,17 +191,6 @@ async def streamed(
     """Yield server-sent events, with the number of attempts to add to the log.
 
     Each text is sent as soon as it is accepted, and the pieces of it that are certain before that.
-
-    Parameters
-    ----------
-    items
-        Pieces, accepted texts and outcomes, from ``served``.
-    reply
-        Makes the events.
-    prompt_tokens
-        Number of tokens of all prompts.
-    drawn
-        Notes an outcome for the metrics, and returns it.
     """
     complete: list[Outcome] = []
     begun: set[tuple[int, int]] = set()  # prompts and numbers of texts of which pieces were sent
@@ -264,26 +220,9 @@ async def streamed(
 
 
 class Stream(Response):
-    """Response that streams server-sent events.
+    """Response that streams server-sent events."""
 
-    Parameters
-    ----------
-    first
-        The first event, and its number of attempts.
-    events
-        The events that follow. If they raise, the error is sent as the last event.
-    place
-        Context managers to exit at the end, such as the request's place in the queue.
-    failed
-        Returns the last event of a stream that an error ends.
-
-    Attributes
-    ----------
-    note
-        Called at the end with the HTTP status and the number of attempts.
-    """
-
-    note: Callable[[int, int], None]
+    note: Callable[[int, int], None]  # called at the end with the HTTP status and the number of attempts
 
     def __init__(
         self,

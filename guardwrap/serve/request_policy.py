@@ -62,41 +62,24 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class RequestPolicy:
-    """Names and limits that apply to requests.
+    """Names and limits that apply to requests."""
 
-    Parameters
-    ----------
-    models
-        Names of the model; the first one is its name in replies, logs and metrics, and on the page.
-    named
-        The server's constraint files, by name.
-    always
-        Files whose constraints every text must satisfy.
-    adapters, proposals
-        Adapters and proposals that requests may name.
-    repair
-        Repair turns of chats whose request and constraint files name none; None for none.
-    classifiers
-        Classifier models that requests may use.
-    limits
-        Limits for one request.
-    parses
-        When answers to chats are parsed into messages: never, because the model's markers are not known; for requests
-        with tools; or always, because the chat template has markers of reasoning or calls.
-    images
-        Whether the model takes images in chats.
-    """
-
+    # names of the model; the first one is its name in replies, logs and metrics, and on the page
     models: tuple[str, ...]
+    # the server's constraint files, by name
     named: Mapping[str, ConstraintFile] = dataclasses.field(default_factory=dict)
-    always: tuple[ConstraintFile, ...] = ()
+    always: tuple[ConstraintFile, ...] = ()  # files whose constraints every text must satisfy
+    # adapters and proposals that requests may name
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
     proposals: Mapping[str, Prompt | Masked | Twisted] = dataclasses.field(default_factory=dict)
+    # repair turns of chats whose request and constraint files name none; None for none
     repair: Mapping[str, Any] | None = None
-    classifiers: tuple[str, ...] = ()
-    limits: RequestLimits = dataclasses.field(default_factory=RequestLimits)
+    classifiers: tuple[str, ...] = ()  # classifier models that requests may use
+    limits: RequestLimits = dataclasses.field(default_factory=RequestLimits)  # limits for one request
+    # when answers to chats are parsed into messages: never, because the model's markers are not known; for requests
+    # with tools; or always, because the chat template has markers of reasoning or calls
     parses: Literal["never", "tools", "always"] = "never"
-    images: bool = False
+    images: bool = False  # whether the model takes images in chats
 
     @property
     def files(self) -> tuple[ConstraintFile, ...]:
@@ -105,13 +88,7 @@ class RequestPolicy:
 
 
 def require_mapping(value: Any) -> dict[str, Any]:
-    """Return the fields of the ``guardwrap`` object, without those that are None.
-
-    Raises
-    ------
-    ErrorResponse
-        If it is not an object, or has an unknown field.
-    """
+    """Return the fields of the ``guardwrap`` object, without those that are None."""
     if not isinstance(value, dict):
         raise bad("guardwrap", f"give an object with any of {', '.join(_FIELDS)}")
     for name in value:
@@ -123,13 +100,7 @@ def require_mapping(value: Any) -> dict[str, Any]:
 
 
 def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[ConstraintFile]:
-    """Return the constraints of a request. A text must satisfy all of them.
-
-    Raises
-    ------
-    ErrorResponse
-        If one is invalid, or requests may not use it.
-    """
+    """Return the constraints of a request. A text must satisfy all of them."""
     where = next((f"guardwrap.{name}" for name in ("constraint", "constraints") if name in fields), "")
     if not where:
         return []
@@ -146,13 +117,7 @@ def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[Con
 
 
 def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
-    """Return the values for the placeholders of the server's constraint files.
-
-    Raises
-    ------
-    ErrorResponse
-        If they are not an object, are too long, or have names that the files do not use.
-    """
+    """Return the values for the placeholders of the server's constraint files."""
     values = fields.get("fields", {})
     if not isinstance(values, dict):
         raise bad("guardwrap.fields", "give an object with a value for each field")
@@ -290,11 +255,6 @@ def repair_of(
     """Return the repair turns of a request: its own, or those of its files, or the server's; None for none.
 
     Those of files and of the server apply to chats only. There are never more than the server allows attempts for.
-
-    Raises
-    ------
-    ErrorResponse
-        If the request asks for turns that are invalid or too many, or has no chat that they could continue.
     """
     where, limits = "guardwrap.repair", policy.limits
     if "repair" not in fields:
@@ -322,13 +282,7 @@ def repair_of(
 
 
 def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: RequestLimits) -> str | None:
-    """Return the text for missing ones: the request's, or that of its files. It is checked before anything is drawn.
-
-    Raises
-    ------
-    ErrorResponse
-        If it is no text, is too long, or a rule that needs no model rejects it.
-    """
+    """Return the text for missing ones: the request's, or that of its files. It is checked before anything is drawn."""
     where, text = "guardwrap.fallback", fields.get("fallback", file.fallback)
     if text is None:
         return None

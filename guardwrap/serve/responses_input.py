@@ -40,24 +40,6 @@ def read_items(value: Any, before: int = 0) -> tuple[list[dict[str, Any]], dict[
     """Return the messages of a chat with the items of an input.
 
     Reasoning, text and calls of one turn of the assistant are separate items, and one message.
-
-    Parameters
-    ----------
-    value
-        The field ``input``: a string, or a list of items.
-    before
-        Number of messages before those of the input.
-
-    Returns
-    -------
-    tuple
-        The messages, and for contents of the user and calls, the place in the chat and in the input. Errors of the
-        chat name the former, which the sender of the request does not know.
-
-    Raises
-    ------
-    ErrorResponse
-        If an item is invalid or not supported; the error gives its place.
     """
     if isinstance(value, str):
         return [{"role": "user", "content": value}], {}
@@ -174,13 +156,7 @@ def _string(fields: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def object_of(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of an object, without those that are None.
-
-    Raises
-    ------
-    ErrorResponse
-        If it is not an object, or has an unknown field.
-    """
+    """Return the fields of an object, without those that are None."""
     if not isinstance(value, dict):
         raise bad(where, f"give an object with any of {', '.join(known)}")
     for name, each in value.items():

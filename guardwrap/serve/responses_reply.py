@@ -22,20 +22,11 @@ __all__ = ["ResponsesReply"]
 
 @dataclass(eq=False)
 class ResponsesReply:
-    """The reply to one request to ``/v1/responses``, which has one prompt and one text.
+    """The reply to one request to ``/v1/responses``, which has one prompt and one text."""
 
-    Parameters
-    ----------
-    request
-        The parsed request.
-    tokenizer
-        Counts the tokens of the reasoning.
-    ident, created
-        Id of the reply, and its time as a Unix timestamp in seconds.
-    """
-
-    request: ParsedRequest
-    tokenizer: Any
+    request: ParsedRequest  # the parsed request
+    tokenizer: Any  # counts the tokens of the reasoning
+    # id of the reply, and its time as a Unix timestamp in seconds
     ident: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -48,15 +39,7 @@ class ResponsesReply:
         self._growing: tuple[dict[str, Any], GrowingCut] | None = None  # the message that is being sent in pieces
 
     def whole(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
-        """Return the complete response, for a request that does not stream.
-
-        Parameters
-        ----------
-        outcomes
-            The complete outcome of the prompt.
-        prompt_tokens
-            Number of tokens of the prompt.
-        """
+        """Return the complete response, for a request that does not stream."""
         self._output = self._output or self._items(outcomes[0].draws[0])
         return self._ended(outcomes[0], prompt_tokens)
 

@@ -85,20 +85,7 @@ _ECHOED: Mapping[str, Any] = {
 
 
 def parse_responses(fields: Mapping[str, Any], policy: RequestPolicy) -> ParsedRequest:
-    """Validate the body of a request to ``/v1/responses``.
-
-    Parameters
-    ----------
-    fields
-        The JSON object.
-    policy
-        Names and limits that apply to requests.
-
-    Raises
-    ------
-    ErrorResponse
-        For a field that is invalid, unknown or not supported; the error names it.
-    """
+    """Validate the body of a request to ``/v1/responses``."""
     elsewhere = {name: f"is a field of /v1/chat/completions; give {here}" for name, here in _OF_CHATS.items()}
     effective = effective_fields(fields, _KNOWN, elsewhere, _NEUTRAL)
     chat = {name: value for name, value in effective.items() if name not in (*_TRANSLATED, *_LABELS)}

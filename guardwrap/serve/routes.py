@@ -60,18 +60,10 @@ _SAFE = {
 
 @dataclass(eq=False)
 class Service:
-    """State that the routes share.
+    """State that the routes share."""
 
-    Parameters
-    ----------
-    shelf
-        The models.
-    settings
-        Settings of the server.
-    """
-
-    shelf: ModelShelf
-    settings: ServerSettings
+    shelf: ModelShelf  # the models
+    settings: ServerSettings  # settings of the server
 
     def __post_init__(self) -> None:
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
@@ -85,13 +77,7 @@ class Service:
         self._patient = ThreadPoolExecutor(1, "guardwrap-parsing-long")
 
     async def fields(self, raw: bytes) -> dict[str, Any]:
-        """Parse the body of a request, a long one in a thread.
-
-        Raises
-        ------
-        ErrorResponse
-            If it is not a JSON object, or is nested too deeply.
-        """
+        """Parse the body of a request, a long one in a thread."""
         if len(raw) <= LONG:
             return parsed(raw)
         work = partial(patiently, partial(parsed, raw))
@@ -99,13 +85,7 @@ class Service:
         return fields
 
     async def require_valid(self, slot: ModelSlot, fields: dict[str, Any], parse: Parse, *, long: bool) -> None:
-        """Validate a request whose model is not loaded in a thread, so that no invalid request loads one.
-
-        Raises
-        ------
-        ErrorResponse
-            If it is known without the model that the request is invalid.
-        """
+        """Validate a request whose model is not loaded in a thread, so that no invalid request loads one."""
         images = slot.settings.images
         check = partial(parsed_without_model, parse, fields, slot.policy, images=images)
         readers, work = (self._patient, partial(patiently, check)) if long else (self._readers, check)
@@ -132,18 +112,8 @@ def _watched(slot: ModelSlot) -> WatchedModel:
 def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) -> FastAPI:
     """Create the application. ``app.state.service`` holds the state that its routes share.
 
-    Parameters
-    ----------
-    models
-        The models that the settings name, or one that is loaded already. Its constraint is ignored: those of the
-        request and of ``always`` apply.
-    settings
-        Settings of the server.
-
-    Raises
-    ------
-    GuardwrapError
-        If a file that the settings name cannot be read.
+    ``models``: the models that the settings name, or one that is loaded already. Its constraint is ignored: those of
+    the request and of ``always`` apply.
     """
     if not isinstance(models, ModelShelf):
         guarded = models

@@ -28,33 +28,19 @@ _LIVE = {
 
 
 class WatchedModel(NamedTuple):
-    """What is known of a model before its first request.
+    """What is known of a model before its first request."""
 
-    Parameters
-    ----------
-    live
-        Functions that return the number of requests in the batch (``running``), of waiting requests (``queued``), of
-        busy batch rows (``rows_busy``), and 1 if it is ``loaded``, otherwise 0.
-    most_running, most_queued
-        The limits of the first two.
-    rules
-        Titles of the server's rules. Rejections by other rules are counted together, as ``OTHER_RULES``.
-    """
-
+    # functions that return the number of requests in the batch (``running``), of waiting requests (``queued``), of busy
+    # batch rows (``rows_busy``), and 1 if it is ``loaded``, otherwise 0
     live: Mapping[str, Callable[[], float]]
-    most_running: int
+    most_running: int  # the limits of the first two
     most_queued: int
+    # Titles of the server's rules. Rejections by other rules are counted together, as ``OTHER_RULES``.
     rules: Collection[str]
 
 
 class ServerMetrics:
-    """Counters and gauges of one server, by model, in a separate registry.
-
-    Parameters
-    ----------
-    models
-        The models by name.
-    """
+    """Counters and gauges of one server, by model, in a separate registry."""
 
     def __init__(self, models: Mapping[str, WatchedModel]) -> None:
         self._registry = CollectorRegistry()

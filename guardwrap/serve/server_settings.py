@@ -176,19 +176,8 @@ class ServerSettings(ModelFields):
 def read_server_settings(path: str | Path | None = None, *, changes: Mapping[str, Any] | None = None) -> ServerSettings:
     """Read the settings of a server.
 
-    Parameters
-    ----------
-    path
-        Path of the YAML file; None for the defaults. Relative paths in it are resolved against its folder first.
-    changes
-        Fields to replace, from the command line.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or is invalid; the message names path and line.
-    UsageError
-        If a value of ``changes`` is invalid.
+    ``path``: path of the YAML file; None for the defaults. Relative paths in it are resolved against its folder
+    first.
     """
     changes, fields = dict(changes or {}), TypeAdapter(ServerSettings)
     kinds()  # imports the kinds of other packages before the time limit for reading the file starts
@@ -241,20 +230,7 @@ def _beside(path: str | Path, model: ModelFields) -> dict[str, str]:
 
 
 def read_named(settings: ModelFields) -> dict[str, ConstraintFile]:
-    """Read the constraint files of a model.
-
-    Returns
-    -------
-    dict of str to ConstraintFile
-        The files by name, without ``.yaml``.
-
-    Raises
-    ------
-    UsageError
-        If the folder does not exist, or two files have the same name.
-    ConstraintError
-        If a file is invalid, names a function that does not exist, or names one without ``allow_code``.
-    """
+    """Read the constraint files of a model."""
     if settings.constraints is None:
         return {}
     place = Path(settings.constraints)
@@ -277,13 +253,7 @@ def read_named(settings: ModelFields) -> dict[str, ConstraintFile]:
 
 
 def read_keys(settings: ServerSettings) -> tuple[str, ...]:
-    """Return the API keys, or none if no key is required.
-
-    Raises
-    ------
-    UsageError
-        If the file or environment variable that the settings name has no keys.
-    """
+    """Return the API keys, or none if no key is required."""
     if settings.keys is None:
         return ()
     if settings.keys.file is not None:

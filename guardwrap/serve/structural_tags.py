@@ -35,18 +35,6 @@ def structural_tags(where: str, value: Any) -> All:
 
     Every trigger in the text begins a tag, every tag ends, and what is between is JSON that satisfies the tag's schema.
     A tag ends at the first occurrence of its end, so its JSON must not contain that string.
-
-    Parameters
-    ----------
-    where
-        The field, for errors.
-    value
-        Its value: an object, or JSON text.
-
-    Raises
-    ------
-    ErrorResponse
-        If it is invalid, or has another form.
     """
     if isinstance(value, str):
         try:

@@ -28,13 +28,7 @@ _SCHEMA_FIELDS = ("name", "schema", "strict", "description")
 
 
 def structured(fields: Mapping[str, Any], limits: RequestLimits) -> Iterator[Structure]:
-    """Yield the constraints of a request's structured output fields. A text must satisfy all of them.
-
-    Raises
-    ------
-    ErrorResponse
-        If a field is invalid or not supported; the error names it.
-    """
+    """Yield the constraints of a request's structured output fields. A text must satisfy all of them."""
     if "response_format" in fields:
         yield from _response_format(fields["response_format"], limits)
     if "structured_outputs" in fields:

@@ -28,17 +28,10 @@ _left_behind: dict[int, list[threading.Thread]] = {}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TimeLimited(Wrapper):
-    """A constraint that runs another one with a time limit for each call.
+    """A constraint that runs another one with a time limit for each call."""
 
-    Parameters
-    ----------
-    of
-        The constraint to run.
-    seconds
-        Limit for one call, in seconds. A longer call raises ``CheckFailed``, but its thread cannot be stopped.
-    """
-
-    of: Constraint
+    of: Constraint  # the constraint to run
+    # Limit for one call, in seconds. A longer call raises ``CheckFailed``, but its thread cannot be stopped.
     seconds: float
     kind: Literal["timed"] = field(default="timed", kw_only=True)
 

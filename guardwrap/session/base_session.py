@@ -52,62 +52,24 @@ BATCH_SIZE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """The defaults of a session's calls. ``GuardedGenerator`` has parameters of the same names and explains them.
+    """The defaults of a session's calls. ``GuardedGenerator`` has parameters of the same names and explains them."""
 
-    Parameters
-    ----------
-    tokenizer
-        The tokenizer of a model given as an object.
-    sampler, proposal, adapter, budget
-        Replacements for those of the constraint file; None keeps the file's.
-    batch_size
-        The most attempts in flight. None uses the pipeline's batch size, or 32.
-    seed
-        The seed of the first call; later calls derive theirs from it. None takes a new seed per call from torch's
-        global generator.
-    allow_code
-        Whether constraint files may name Python functions.
-    on_exhausted
-        What to do about texts that are missing because the budget ended.
-    deterministic
-        Whether nothing that is computed at the same time may change a text.
-    """
-
-    tokenizer: Any = None
-    sampler: str | Sampler | None = None
+    tokenizer: Any = None  # the tokenizer of a model given as an object
+    sampler: str | Sampler | None = None  # replacements for those of the constraint file; None keeps the file's
     proposal: Any = None
     adapter: Any = None
     budget: Budget | None = None
-    batch_size: int | None = None
+    batch_size: int | None = None  # the most attempts in flight. None uses the pipeline's batch size, or 32.
+    # The seed of the first call; later calls derive theirs from it. None takes a new seed per call from torch's global
+    # generator.
     seed: int | None = None
-    allow_code: bool = False
-    on_exhausted: Missing = "raise"
-    deterministic: bool = False
+    allow_code: bool = False  # whether constraint files may name Python functions
+    on_exhausted: Missing = "raise"  # what to do about texts that are missing because the budget ended
+    deterministic: bool = False  # whether nothing that is computed at the same time may change a text
 
 
 class BaseSession(ABC):
-    """The defaults of calls, and the rules by which the options of a call override them.
-
-    Parameters
-    ----------
-    constraints
-        A constraint, several constraints, or a constraint file, in any form that ``GuardedGenerator`` accepts.
-    config
-        The defaults of calls.
-
-    Attributes
-    ----------
-    file : ConstraintFile
-        ``constraints``, read.
-    constraint, sampler, budget
-        The defaults of a call.
-    on_exhausted : "raise", "none", Fallback or Repair
-        What a call does about missing texts, unless it says so itself.
-    batches : Batches
-        The batches that concurrent calls share.
-    threads : CallThreads
-        The threads that work for calls in event loops.
-    """
+    """The defaults of calls, and the rules by which the options of a call override them."""
 
     tokenizer: Any
     """The tokenizer; None for an endpoint."""
@@ -174,13 +136,7 @@ class BaseSession(ABC):
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:
-        """Read the options of a call.
-
-        Raises
-        ------
-        UsageError
-            If an option is unknown, or options cannot be combined.
-        """
+        """Read the options of a call."""
 
     def attempts(
         self,
@@ -309,15 +265,7 @@ class BaseSession(ABC):
             self._accepted.add(key)
 
     def _each(self, own: Mapping[str, Any], asked: RequestOptions) -> Iterable[RequestOptions] | None:
-        """Read the options of each prompt. A list is read at once, so that errors are raised before drawing starts.
-
-        Parameters
-        ----------
-        own
-            guardwrap's options for the whole call.
-        asked
-            ``own``, completed with the defaults.
-        """
+        """Read the options of each prompt. A list is read at once, so that errors are raised before drawing starts."""
         each, fields = own.get("constraint_each"), own.get("fields")
         if fields is not None and not isinstance(fields, Mapping):
             each = _with_fields(each, fields)
@@ -408,17 +356,7 @@ def _with_fields(each: Any, fields: Any) -> Any:
 
 
 def unseen_tools(constraint: Constraint, tools: Any, template: Any = None) -> tuple[str, ...]:
-    """Return a note for reports if the constraint lets the model call tools that its prompt does not show.
-
-    Parameters
-    ----------
-    constraint
-        The constraint that texts must satisfy.
-    tools
-        The tools that are passed to the chat template, or None.
-    template
-        The chat template, or several by name; None if it is not known.
-    """
+    """Return a note for reports if the constraint lets the model call tools that its prompt does not show."""
     asked = any(isinstance(part, ToolCalls) and part.allowed for part in walk(constraint))
     if not asked:
         return ()
@@ -430,12 +368,8 @@ def unseen_tools(constraint: Constraint, tools: Any, template: Any = None) -> tu
 def part_asked(asked: RequestOptions, each: Iterable[RequestOptions] | None = None) -> str | None:
     """Return the first part of messages that a rule of a call judges; None if no rule judges one.
 
-    Parameters
-    ----------
-    asked
-        Options that hold for every prompt.
-    each
-        The options of each prompt. They are looked at only if they are a tuple: others are read one by one later.
+    ``each``: the options of each prompt. They are looked at only if they are a tuple: others are read one by one
+    later.
     """
     every = [asked, *(each if isinstance(each, tuple) else ())]
     parts = (judged_part(part) for options in every for part in walk(options.constraint))

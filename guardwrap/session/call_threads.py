@@ -38,20 +38,8 @@ class CallThreads:
     async def learn(self, work: Callable[[], Made], on_busy: OnBusy | None, seconds: float | None = None) -> Made:
         """Return the result of work that learns a twist, one call of the wrapper at a time.
 
-        Parameters
-        ----------
-        work
-            Draws attempts before a call can begin.
-        on_busy
-            Called with True before the work and with False after it, in the thread that does it.
-        seconds
-            The most seconds to wait for it and for calls before it; None for no limit. Work that has begun then goes on
-            without anyone waiting for it.
-
-        Raises
-        ------
-        TimeoutError
-            If it takes longer.
+        ``seconds``: the most seconds to wait for it and for calls before it; None for no limit. Work that has begun
+        then goes on without anyone waiting for it.
         """
         return await self._result(self._learner, work, on_busy, seconds)
 

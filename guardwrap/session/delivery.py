@@ -22,15 +22,9 @@ __all__ = ["Delivery"]
 
 @dataclass(frozen=True)
 class Delivery:
-    """Completes, collects and renders the outcomes of a wrapper's jobs.
+    """Completes, collects and renders the outcomes of a wrapper's jobs."""
 
-    Parameters
-    ----------
-    session
-        The session that made the jobs.
-    """
-
-    session: LocalSession | EndpointSession
+    session: LocalSession | EndpointSession  # the session that made the jobs
 
     def completed(self, job: Job, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
         """Fill missing texts with the fallback, if there is one, and add the outcome to the call's span."""
@@ -51,21 +45,7 @@ class Delivery:
         alone: bool = False,
         on_outcome: OnOutcome | None = None,
     ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        """Yield each prompt with its outcome.
-
-        Parameters
-        ----------
-        prompts
-            Prompts in the form in which ``read_prompts`` returns them.
-        job
-            The call.
-        first
-            The number of the first prompt.
-        alone
-            Whether the job gets a batch of its own, instead of sharing one with concurrent calls.
-        on_outcome
-            Called with a prompt's number and outcome as soon as it ends, even if earlier prompts are still running.
-        """
+        """Yield each prompt with its outcome."""
         ended: dict[int, Outcome] = {}
 
         if on_outcome is not None:

@@ -47,21 +47,11 @@ _WHOLE = "a server draws the texts, and may draw another one after a broken conn
 
 @dataclass(frozen=True)
 class EndpointProposal:
-    """What attempts are drawn from, if not the model under the user's prompts.
+    """What attempts are drawn from, if not the model under the user's prompts."""
 
-    Parameters
-    ----------
-    prompt
-        Another prompt, or None.
-    adapter
-        The name of an adapter on the server, or None.
-    masked
-        Whether the server masks tokens, so that texts follow one part of the constraint.
-    """
-
-    prompt: Prompt | None = None
-    adapter: str | None = None
-    masked: bool = False
+    prompt: Prompt | None = None  # another prompt, or None
+    adapter: str | None = None  # the name of an adapter on the server, or None
+    masked: bool = False  # whether the server masks tokens, so that texts follow one part of the constraint
 
     def in_words(self, constraint: Constraint, prompt: Any = None) -> str:
         """Describe the proposal. The description is the same for every prompt."""
@@ -72,18 +62,11 @@ class EndpointProposal:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointJob(Job):
-    """One call over an endpoint, ready to run.
+    """One call over an endpoint, ready to run."""
 
-    Parameters
-    ----------
-    reader
-        Judges growing texts under the call's constraint. A part that was too slow is not asked again.
-    source
-        What attempts are drawn from; None for the model itself.
-    """
-
+    # Judges growing texts under the call's constraint. A part that was too slow is not asked again.
     reader: PrefixReader
-    source: EndpointProposal | None = None
+    source: EndpointProposal | None = None  # what attempts are drawn from; None for the model itself
 
     def request(self, prompt: Any, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt."""
@@ -113,30 +96,7 @@ class EndpointJob(Job):
 
 
 class EndpointSession(BaseSession):
-    """An endpoint, a constraint, and the defaults of calls.
-
-    Parameters
-    ----------
-    generator
-        The endpoint.
-    constraints
-        A constraint, several constraints, or a constraint file, in any form that ``GuardedGenerator`` accepts.
-    config
-        The defaults of calls; None for those of ``SessionConfig``. ``tokenizer`` must be None.
-
-    Attributes
-    ----------
-    model : Endpoint
-        The endpoint.
-    batch_size : int
-        The most attempts drawn in parallel.
-    proposal : EndpointProposal or None
-        What attempts are drawn from, if not the model under the user's prompts.
-    adapter : str or None
-        The name of the adapter in use, as the server knows it.
-    tokenizer : None
-        Always None: only the server has a tokenizer.
-    """
+    """An endpoint, a constraint, and the defaults of calls."""
 
     call_class: type[EndpointCall] = EndpointCall
     takes_chats = True
@@ -269,13 +229,7 @@ def _require_parsed(asked: RequestOptions, call: EndpointCall) -> None:
 
 
 def endpoint_proposal_of(proposal: Any, adapter: Any) -> EndpointProposal | None:
-    """Return a proposal for an endpoint, from the values of ``proposal=`` and ``adapter=``.
-
-    Raises
-    ------
-    UsageError
-        If a server cannot draw from them.
-    """
+    """Return a proposal for an endpoint, from the values of ``proposal=`` and ``adapter=``."""
     return _both(_proposal(proposal), _adapter(adapter))
 
 

@@ -87,17 +87,6 @@ def require_accepted(
     """Raise UsageError if a fallback is a constant text that breaks a rule.
 
     Rules that read the prompt, and rules that fail, are left for the time when the fallback is needed.
-
-    Parameters
-    ----------
-    on_exhausted
-        The fallback; ``"raise"`` and ``"none"`` have nothing to check.
-    constraint
-        The constraint of the wrapper, or of a call.
-    tokenizer
-        Tokenizes the fallback; None for an endpoint.
-    expensive
-        Whether to ask the rules that run a model, instead of all others.
     """
     if not isinstance(on_exhausted, Fallback) or not isinstance(on_exhausted.text, str):
         return
@@ -123,28 +112,8 @@ def completed(
 ) -> Outcome:
     """Fill missing texts with the fallback, if there is one and it satisfies the constraint.
 
-    Parameters
-    ----------
-    on_exhausted
-        The fallback; with ``"raise"`` and ``"none"`` the outcome is returned as it is.
-    outcome
-        The outcome, with or without all of its texts.
-    prompt
-        The prompt as text.
-    constraint
-        The constraint that the fallback must satisfy.
-    tokenizer
-        Tokenizes the fallback for constraints that count tokens. None for texts of a server, where no such constraint
-        is allowed.
-    begun
-        Text of the assistant message that the fallback continues.
-
-    Raises
-    ------
-    UsageError
-        If the fallback is a function and does not return a string.
-    CheckFailed
-        If the constraint fails to judge the fallback.
+    ``tokenizer``: tokenizes the fallback for constraints that count tokens. None for texts of a server, where no such
+    constraint is allowed.
     """
     if outcome.ok or not isinstance(on_exhausted, Fallback):
         return outcome
@@ -163,21 +132,8 @@ def completed(
 def raise_if_short(on_exhausted: OnExhausted, outcomes: Sequence[Outcome], sampling: str) -> None:
     """Raise if texts are missing, unless ``on_exhausted`` is ``"none"``.
 
-    Parameters
-    ----------
-    on_exhausted
-        ``"none"`` allows missing texts. With a ``Fallback``, texts are missing only if it violates the constraint.
-    outcomes
-        The outcomes of one call.
-    sampling
-        The options that turn sampling on, for the message about greedy and beam search.
-
-    Raises
-    ------
-    Deterministic
-        If the model does not sample, so that another attempt would give the same text.
-    BudgetExhausted
-        If the budget ended before all texts were accepted.
+    ``on_exhausted``: ``"none"`` allows missing texts. With a ``Fallback``, texts are missing only if it violates the
+    constraint.
     """
     short = [outcome for outcome in outcomes if len(outcome.texts) < outcome.report.requested]
     if on_exhausted == "none" or not short:

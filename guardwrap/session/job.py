@@ -48,134 +48,54 @@ __all__ = ["Job", "RequestOptions", "backend_for"]
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """The options of one prompt.
+    """The options of one prompt."""
 
-    Parameters
-    ----------
-    constraint
-        The constraint that the prompt's texts satisfy.
-    sampler
-        Decides which attempts become texts.
-    budget
-        The most that may be spent on the prompt.
-    seed
-        The seed. Together with ``place`` it determines the prompt's random numbers.
-    place
-        The number that the prompt's random numbers depend on; None for its number in the call.
-    """
-
-    constraint: Constraint
-    sampler: Sampler
-    budget: Budget
-    seed: int
-    place: int | None = None
+    constraint: Constraint  # the constraint that the prompt's texts satisfy
+    sampler: Sampler  # decides which attempts become texts
+    budget: Budget  # the most that may be spent on the prompt
+    seed: int  # the seed. Together with ``place`` it determines the prompt's random numbers.
+    place: int | None = None  # the number that the prompt's random numbers depend on; None for its number in the call
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call, ready to run.
+    """One call, ready to run."""
 
-    Parameters
-    ----------
-    call
-        Reads prompts and renders texts: a ``Call`` or an ``EndpointCall``.
-    asked
-        The options of every prompt, unless ``each`` gives a prompt its own.
-    batch_size
-        The most attempts drawn in parallel.
-    model
-        The model that tokens are drawn from: the wrapped model or the proposal's.
-    watches
-        Makes the watch that judges the running attempts of a prompt, given a constraint; None without early abort.
-    masked
-        The masked proposal; None without a mask.
-    twists
-        The twisted proposal; None without a twist.
-    vocabulary
-        The text that each token adds, for a masked proposal; None if that is not known.
-    notes
-        Notes for every report.
-    of_weights
-        Notes for reports of samplers that use weights.
-    proposal
-        Describes what attempts are drawn from, given a constraint and a prompt; None for the model itself.
-    weigh
-        Computes log-weights, for samplers that use them.
-    causal
-        Whether the model is a causal language model, which guardwrap's own decoding loop draws from.
-    separate
-        Whether each attempt is computed alone, so that no other changes it.
-    each
-        The options of each prompt, in order; None if they are the same for all.
-    batches
-        The batches that concurrent calls share; None for a batch of its own.
-    threads
-        Where calls in event loops learn; None for a thread of its own.
-    on_exhausted
-        What to do about texts that are missing in the end.
-    repair
-        Repair turns for prompts whose budget ended; None for none.
-    span
-        The span of the call, which gets every outcome; None if nobody traces it.
-    called
-        When the call was made, by ``time.monotonic()``.
-    tells
-        Says how the call is getting on if it takes long; None for a silent call.
-    on_text
-        Called with a prompt's number and the draw when a text is accepted.
-    on_end
-        Called with a request and its outcome when it ends without an error.
-    on_rejected
-        Called with each attempt that violates its constraint.
-    pass_on
-        Called with the pieces of each text; None if the call does not stream.
-    on_busy
-        Called with True when the call joins the batch, and with False once nothing more is computed for it.
-    """
-
-    call: Any
-    asked: RequestOptions
-    batch_size: int
-    model: Any
+    call: Any  # reads prompts and renders texts: a ``Call`` or an ``EndpointCall``
+    asked: RequestOptions  # the options of every prompt, unless ``each`` gives a prompt its own
+    batch_size: int  # the most attempts drawn in parallel
+    model: Any  # the model that tokens are drawn from: the wrapped model or the proposal's
+    # makes the watch that judges the running attempts of a prompt, given a constraint; None without early abort
     watches: Callable[[Constraint, PreparedPrompt], PrefixWatch] | None = None
-    masked: Masked | None = None
-    twists: Twists | None = None
+    masked: Masked | None = None  # the masked proposal; None without a mask
+    twists: Twists | None = None  # the twisted proposal; None without a twist
+    # the text that each token adds, for a masked proposal; None if that is not known
     vocabulary: Vocabulary | None = None
-    notes: tuple[str, ...] = ()
-    of_weights: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # notes for every report
+    of_weights: tuple[str, ...] = ()  # notes for reports of samplers that use weights
+    # describes what attempts are drawn from, given a constraint and a prompt; None for the model itself
     proposal: Callable[[Constraint, Any], str] | None = None
-    weigh: Weigh | None = None
-    causal: bool = False
-    separate: bool = False
+    weigh: Weigh | None = None  # computes log-weights, for samplers that use them
+    causal: bool = False  # whether the model is a causal language model, which guardwrap's own decoding loop draws from
+    separate: bool = False  # whether each attempt is computed alone, so that no other changes it
+    # the options of each prompt, in order; None if they are the same for all
     each: Iterable[RequestOptions] | None = None
-    batches: Batches | None = None
-    threads: CallThreads | None = None
-    on_exhausted: OnExhausted = "raise"
-    repair: Repair | None = None
-    span: CallSpan | None = None
-    called: float = field(default_factory=time.monotonic)
-    tells: Teller | None = None
-    on_text: OnText | None = None
-    on_end: OnEnd | None = None
-    on_rejected: OnRejected | None = None
-    pass_on: PassOn | None = None
+    batches: Batches | None = None  # the batches that concurrent calls share; None for a batch of its own
+    threads: CallThreads | None = None  # where calls in event loops learn; None for a thread of its own
+    on_exhausted: OnExhausted = "raise"  # what to do about texts that are missing in the end
+    repair: Repair | None = None  # repair turns for prompts whose budget ended; None for none
+    span: CallSpan | None = None  # the span of the call, which gets every outcome; None if nobody traces it
+    called: float = field(default_factory=time.monotonic)  # when the call was made, by ``time.monotonic()``
+    tells: Teller | None = None  # says how the call is getting on if it takes long; None for a silent call
+    on_text: OnText | None = None  # called with a prompt's number and the draw when a text is accepted
+    on_end: OnEnd | None = None  # called with a request and its outcome when it ends without an error
+    on_rejected: OnRejected | None = None  # called with each attempt that violates its constraint
+    pass_on: PassOn | None = None  # called with the pieces of each text; None if the call does not stream
+    # called with True when the call joins the batch, and with False once nothing more is computed for it
     on_busy: OnBusy | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
-        """Prepare prompts and make requests from them, lazily.
-
-        Parameters
-        ----------
-        prompts
-            Prompts in the form in which ``Call.read_prompts`` returns them.
-        first
-            The number of the first prompt.
-
-        Raises
-        ------
-        UsageError
-            If there are more or fewer prompts than entries of ``each``. Raised at once if both lengths are known.
-        """
+        """Prepare prompts and make requests from them, lazily."""
         numbered = enumerate(prompts, start=first)
         most = PROMPTS if isinstance(prompts, Sized) else 1  # further prompts may not have come yet
         if self.each is None:
@@ -270,20 +190,7 @@ class Job:
         )
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
-        """Make a request from a prepared prompt.
-
-        Parameters
-        ----------
-        prompt
-            The prompt.
-        asked
-            The prompt's options; None for the call's.
-
-        Raises
-        ------
-        UsageError
-            If the sampler uses weights, and attempts of this prompt cannot be weighed.
-        """
+        """Make a request from a prepared prompt."""
         asked = asked or self.asked
         if self.twists is not None and asked.constraint.digest != self.asked.constraint.digest:
             raise UsageError(_ONE_TWIST)
@@ -412,13 +319,8 @@ class Job:
     ) -> Iterator[tuple[PreparedPrompt, Constraint, Outcome]]:
         """Serve requests. Yields each prompt with its constraint and outcome, in the order of the requests.
 
-        Parameters
-        ----------
-        requests
-            The requests, usually from ``requests``.
-        alone
-            Whether to use a batch of its own. In a shared batch another thread may consume ``requests``, and an
-            iterator that blocks would block other calls.
+        ``alone``: whether to use a batch of its own. In a shared batch another thread may consume ``requests``, and
+        an iterator that blocks would block other calls.
         """
         window = WINDOW * self.batch_size
         if alone or self.batches is None or not self.causal:
@@ -470,15 +372,5 @@ def _side_by_side(
 
 
 def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
-    """Make the backend that draws from a causal model.
-
-    Parameters
-    ----------
-    model
-        The model.
-    size
-        The most attempts drawn in parallel.
-    separate
-        Whether each attempt is computed alone, so that no other changes it.
-    """
+    """Make the backend that draws from a causal model."""
     return RefillBackend(partial(rows_of, select_rows(model, separate=separate), model), size)

@@ -54,34 +54,9 @@ TWISTS = 8
 
 
 class LocalSession(BaseSession):
-    """A pipeline, a constraint, and the defaults of calls.
+    """A pipeline, a constraint, and the defaults of calls."""
 
-    Parameters
-    ----------
-    generator
-        A pipeline, model, Hub id or path.
-    constraints
-        A constraint, several constraints, or a constraint file, in any form that ``GuardedGenerator`` accepts.
-    config
-        The defaults of calls; None for those of ``SessionConfig``.
-
-    Attributes
-    ----------
-    pipe : Pipeline
-        The pipeline in use.
-    call_class : type of Call
-        The class that reads and renders the pipeline's calls.
-    batch_size : int
-        The most attempts drawn in parallel.
-    deterministic : bool
-        Whether each attempt is computed alone.
-    proposal : Proposal or None
-        What attempts are drawn from, if not the model itself.
-    adapter : Loaded or Checkpoint or None
-        The adapter in use.
-    """
-
-    call_class: type[Call]
+    call_class: type[Call]  # the class that reads and renders the pipeline's calls
     provider = "huggingface"
 
     def __init__(
@@ -209,15 +184,7 @@ class LocalSession(BaseSession):
             yield True, masked
 
     def twisted_way(self, options: Mapping[str, Any], strength: float | None = None) -> dict[str, Any] | None:
-        """Return the options of a call that draws from a twist of the model itself; None if no automaton follows it.
-
-        Parameters
-        ----------
-        options
-            Options as passed to the call.
-        strength
-            The power of ψ; None for that of ``Twisted()``.
-        """
+        """Return the options of a call that draws from a twist of the model itself; None if no automaton follows it."""
         twisted = {**options, "proposal": Twisted(strength=strength), "adapter": False}
         try:
             job = self.job({**twisted, "seed": 0})
@@ -398,13 +365,7 @@ class LocalSession(BaseSession):
         )
 
     def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:
-        """Return the twists of a call, which may be learned already; None if no automaton follows the constraint.
-
-        Raises
-        ------
-        UsageError
-            If the text of tokens is not known.
-        """
+        """Return the twists of a call, which may be learned already; None if no automaton follows the constraint."""
         assert proposal.twisted is not None
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
         source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template

@@ -117,16 +117,6 @@ class StreamerAdapter:
 
     Without a streamer it does nothing. The streamer runs in a thread of its own until the text is complete, so that a
     slow one does not hold up other calls in the batch.
-
-    Parameters
-    ----------
-    streamer
-        The ``streamer`` option of the call, or None.
-
-    Raises
-    ------
-    UsageError
-        If it is not a TextStreamer.
     """
 
     def __init__(self, streamer: Any) -> None:

@@ -17,21 +17,7 @@ __all__ = ["explained", "plain_draw"]
 
 
 def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "", kind: type[Draw] = Draw) -> Draw:
-    """Return a text as a finished draw: the whole answer of a message, without reasoning and calls.
-
-    Parameters
-    ----------
-    text
-        The text.
-    prompt
-        The prompt as text.
-    tokenizer
-        Splits the text into tokens, for constraints that count them; None leaves them out.
-    begun
-        Text of the assistant message that the text continues.
-    kind
-        The class of the draw.
-    """
+    """Return a text as a finished draw: the whole answer of a message, without reasoning and calls."""
     ids: tuple[int, ...] = ()
     if tokenizer is not None:
         with tokenizer_lock(tokenizer):
@@ -42,19 +28,7 @@ def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "", kind:
 def explained(
     session: BaseSession, tokenizer: Any, text: str | Draw, prompt: str, options: Mapping[str, Any]
 ) -> Explanation:
-    """Check a text with the constraint of a call; see ``GuardedGenerator.explain``.
-
-    Parameters
-    ----------
-    session
-        The session.
-    tokenizer
-        Its tokenizer, or None.
-    text, prompt
-        The text or the draw, and the prompt of a text.
-    options
-        ``constraints`` and ``fields``, which replace the wrapper's as in a call.
-    """
+    """Check a text with the constraint of a call; see ``GuardedGenerator.explain``."""
     if not isinstance(text, str | Draw):
         raise UsageError(f"explain() takes a text or a Draw, not {type(text).__name__}; pass attempt.draw or a string")
     constraint = session.constraint_of(options)

@@ -107,20 +107,7 @@ Missing: TypeAlias = str | Fallback | Repair
 
 
 def read_on_exhausted(value: Any, in_file: Mapping[str, Any] | None = None) -> tuple[OnExhausted, Repair | None]:
-    """Return what to do about missing texts in the end, and the repair turns before that, if any.
-
-    Parameters
-    ----------
-    value
-        The option ``on_exhausted``.
-    in_file
-        The repair turns of a constraint file, which apply unless ``value`` is a ``Repair``.
-
-    Raises
-    ------
-    UsageError
-        If the value is none of ``Missing``.
-    """
+    """Return what to do about missing texts in the end, and the repair turns before that, if any."""
     if isinstance(value, Repair):
         return value.otherwise, value
     return require_on_exhausted(value), None if in_file is None else Repair(**in_file)

@@ -25,30 +25,14 @@ __all__ = ["Proposal", "adapter_of", "proposal_of"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """What attempts are drawn from, if not the model itself.
+    """What attempts are drawn from, if not the model itself."""
 
-    Parameters
-    ----------
-    pipe
-        The pipeline of the other model. For another prompt or an adapter, the wrapped pipeline.
-    prompt
-        Another prompt, or None.
-    described
-        A description, for reports.
-    adapter
-        The adapter, or None.
-    masked
-        The settings of the mask, or None.
-    twisted
-        The settings of the twist, or None.
-    """
-
-    pipe: Pipeline
-    prompt: Prompt | None
-    described: str
-    adapter: Loaded | Checkpoint | None = None
-    masked: Masked | None = None
-    twisted: Twisted | None = None
+    pipe: Pipeline  # the pipeline of the other model. For another prompt or an adapter, the wrapped pipeline.
+    prompt: Prompt | None  # another prompt, or None
+    described: str  # a description, for reports
+    adapter: Loaded | Checkpoint | None = None  # the adapter, or None
+    masked: Masked | None = None  # the settings of the mask, or None
+    twisted: Twisted | None = None  # the settings of the twist, or None
 
     def in_words(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
         """Describe the proposal; for an adapter, also whether its card covers the constraint, prompt and settings."""
@@ -68,18 +52,8 @@ class Proposal:
 def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
     """Resolve the value of ``proposal=``.
 
-    Parameters
-    ----------
-    pipe
-        The wrapped pipeline.
-    given
-        A ``Prompt``, a ``Masked``, a ``Twisted``, or a model in any form that ``GuardedGenerator`` accepts; None for
-        the model itself.
-
-    Raises
-    ------
-    UsageError
-        If one of the models is not a causal language model, or their vocabularies differ.
+    ``given``: a ``Prompt``, a ``Masked``, a ``Twisted``, or a model in any form that ``GuardedGenerator`` accepts;
+    None for the model itself.
     """
     if given is None:
         return None
@@ -105,22 +79,8 @@ def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
 def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
     """Load an adapter from the value of ``adapter=``.
 
-    Parameters
-    ----------
-    pipe
-        The wrapped pipeline.
-    given
-        A folder, a Hub id, an ``Adapter``, or a model in training. An adapter that is already loaded for this model is
-        returned as it is.
-    allow_mismatch
-        Whether to accept an adapter whose card names another model or another constraint.
-
-    Raises
-    ------
-    AdapterError
-        If its files cannot be used; ``AdapterMismatch`` if it is for another model.
-    UsageError
-        If ``given`` is not an adapter, or the model does not support adapters.
+    ``given``: a folder, a Hub id, an ``Adapter``, or a model in training. An adapter that is already loaded for this
+    model is returned as it is.
     """
     if not call_kind(pipe).causal:
         raise UsageError("adapter= is supported only for causal language models; leave it out")

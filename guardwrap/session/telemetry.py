@@ -49,24 +49,7 @@ _MOST_TEXTS = 128
 
 
 class CallSpan:
-    """The span of one call, and its part of the metrics. Use it as a context; without OpenTelemetry it does nothing.
-
-    Parameters
-    ----------
-    span
-        The span that was started; None if there is no tracer.
-    meters
-        The counters; None if there is no meter.
-    labels
-        Operation, provider and model: attributes of the span and of the metrics.
-    current
-        Whether the span is the current one of the thread while the context is open.
-
-    Attributes
-    ----------
-    began : float
-        When the call was made, by ``time.monotonic()``.
-    """
+    """The span of one call, and its part of the metrics. Use it as a context; without OpenTelemetry it does nothing."""
 
     def __init__(self, span: Any, meters: Instruments | None, labels: Mapping[str, str], *, current: bool) -> None:
         self._recording = span is not None and span.is_recording()
@@ -132,17 +115,7 @@ class CallSpan:
         return followed()
 
     def note(self, prompt: Any, constraint: Constraint, outcome: Outcome) -> Outcome:
-        """Add the outcome of one prompt, and return it.
-
-        Parameters
-        ----------
-        prompt
-            The prepared prompt.
-        constraint
-            The constraint of its texts.
-        outcome
-            The complete outcome.
-        """
+        """Add the outcome of one prompt, and return it."""
         if self.active:
             self._count(outcome)
         if self._recording:
@@ -237,15 +210,8 @@ class CallSpan:
 def call_span(session: Any, prompts: Any, options: Mapping[str, Any], *, current: bool = True) -> CallSpan:
     """Start the span of a call, if the process uses OpenTelemetry.
 
-    Parameters
-    ----------
-    session
-        The session that serves the call.
-    prompts, options
-        Prompts and options as passed to the call.
-    current
-        Whether spans that are started within the call become its children. False for asynchronous generators, whose
-        callers share their context.
+    ``current``: whether spans that are started within the call become its children. False for asynchronous
+    generators, whose callers share their context.
     """
     tracing, meters = tracer(), instruments()
     if tracing is None and meters is None:
@@ -277,34 +243,13 @@ def pilot_attributes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def traced_by(span: CallSpan | None) -> Any:
-    """Return OpenTelemetry's context of a call, for what it starts in other threads; None if nothing is traced.
-
-    Parameters
-    ----------
-    span
-        The span of the call; None for the context of this thread, as in pilots.
-    """
+    """Return OpenTelemetry's context of a call, for what it starts in other threads; None if nothing is traced."""
     return current_context() if span is None else span.context
 
 
 @contextmanager
 def work_span(name: str, context: Any, attributes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Context for attempts that no call returns. If the process has a tracer, it is a span, and the current one.
-
-    Yields
-    ------
-    dict
-        Further attributes, to be added before the context ends.
-
-    Parameters
-    ----------
-    name
-        The name of the span.
-    context
-        The context to whose span it belongs; see ``traced_by``.
-    attributes
-        What is known of the work at its beginning.
-    """
+    """Context for attempts that no call returns. If the process has a tracer, it is a span, and the current one."""
     tracing = tracer()
     results: dict[str, Any] = {}
     if tracing is None:

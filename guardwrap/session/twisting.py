@@ -111,18 +111,10 @@ class Spent(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What attempts for learning give.
+    """What attempts for learning give."""
 
-    Parameters
-    ----------
-    spent
-        Their cost, for each prompt.
-    attempts
-        The attempts of each prompt, with their log-weights.
-    """
-
-    spent: Sequence[Spent]
-    attempts: Sequence[Sequence[Attempt]]
+    spent: Sequence[Spent]  # their cost, for each prompt
+    attempts: Sequence[Sequence[Attempt]]  # the attempts of each prompt, with their log-weights
 
     @property
     def worth(self) -> float:
@@ -141,48 +133,26 @@ DrawAttempts = Callable[[Sequence[PreparedPrompt], Sequence[TokenTwist], int, in
 
 @dataclass(eq=False)
 class TwistedConstraint:
-    """A constraint whose progress is followed, and what has been learned about it.
-
-    Attributes
-    ----------
-    defaults : Defaults
-        What it is drawn with unless the call says otherwise.
-    sizes : tuple of int
-        The attempts of each round of learning.
-    examples : tuple of tuple of int
-        Tokens of texts to fit the tilt to, instead of attempts; empty for none, and without embeddings.
-    embeddings : TokenEmbeddings or None
-        The output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt.
-    values : numpy.ndarray or None
-        log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned.
-    tilt : numpy.ndarray or None
-        e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet.
-    rounds : int
-        The rounds of learning that were not cut short by a time limit; their number once nothing is left to learn.
-    spent : Spent
-        The cost of learning.
-    origin : str or None
-        For reports, where the values were read from; None if they were learned here.
-    earlier : int
-        The attempts that values from a file had been learned from.
-    unused : int
-        The number of examples from which nothing was learned.
-    """
+    """A constraint whose progress is followed, and what has been learned about it."""
 
     states: TokenStates
     counts: SoftCounts
-    defaults: Defaults
+    defaults: Defaults  # what it is drawn with unless the call says otherwise
     title: str = ""
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # the attempts of each round of learning
+    # tokens of texts to fit the tilt to, instead of attempts; empty for none, and without embeddings
     examples: tuple[tuple[int, ...], ...] = ()
+    # the output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt
     embeddings: TokenEmbeddings | None = None
+    # log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned
     values: Values | None = None
-    tilt: Values | None = None
+    tilt: Values | None = None  # e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet
+    # the rounds of learning that were not cut short by a time limit; their number once nothing is left to learn
     rounds: int = 0
-    spent: Spent = field(default_factory=Spent)
-    origin: str | None = None
-    earlier: int = 0
-    unused: int = 0
+    spent: Spent = field(default_factory=Spent)  # the cost of learning
+    origin: str | None = None  # for reports, where the values were read from; None if they were learned here
+    earlier: int = 0  # the attempts that values from a file had been learned from
+    unused: int = 0  # the number of examples from which nothing was learned
     _data: TiltData = field(default_factory=TiltData, repr=False)
     _learning: Lock = field(default_factory=Lock, repr=False)
 
@@ -198,11 +168,6 @@ class TwistedConstraint:
         """Return the constraint with its automaton, to learn from attempts of a model; None if there is none.
 
         ``examples`` are the tokens of satisfying texts to learn from.
-
-        Raises
-        ------
-        UsageError
-            If the text of tokens is not known, or no example satisfies the constraint.
         """
         if vocabulary is None:
             raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
@@ -224,19 +189,8 @@ class TwistedConstraint:
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
 
-        Parameters
-        ----------
-        path
-            A file that ``write`` has written.
-        digest
-            The digest of the constraint.
-        model
-            The fingerprint of the model that attempts are drawn from. If the file is for another one, reports say so.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be read, or is for another constraint.
+        ``model``: the fingerprint of the model that attempts are drawn from. If the file is for another one, reports
+        say so.
         """
         header, self.counts, tilt = read_twist(path, len(self.states.automaton))
         if header.constraint != digest:
@@ -255,13 +209,7 @@ class TwistedConstraint:
         self.origin = _READ.format(header.attempts, "" if same else _OTHER_MODEL)
 
     def write(self, path: Path, digest: str, model: Fingerprint) -> None:
-        """Write what was learned to a file; see ``read``.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be written.
-        """
+        """Write what was learned to a file; see ``read``."""
         assert self.values is not None
         header = TwistHeader(
             constraint=digest,
@@ -287,24 +235,6 @@ class TwistedConstraint:
 
         If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on. A
         caller whose timeout is over neither waits nor learns.
-
-        Parameters
-        ----------
-        prompts, attempts
-            The prompts, and what draws attempts for them.
-        left
-            Returns the seconds until the call's timeout, negative after it; None without a timeout.
-
-        Returns
-        -------
-        list of Spent
-            What this caller spent on the attempts of each prompt, with an equal share of the wall-clock time. Waiting
-            for another caller is not in it.
-
-        Raises
-        ------
-        UsageError
-            If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
         """
         costs = [Spent()] * len(prompts)
         seconds = left()
@@ -411,21 +341,11 @@ class TwistedConstraint:
 
 @dataclass(frozen=True)
 class Twists:
-    """The twists of one call.
+    """The twists of one call."""
 
-    Parameters
-    ----------
-    constraint
-        The constraint with its values.
-    strength
-        The power of ψ; None for the default.
-    model_share
-        The share of the model itself in each step, at most the default; None for that.
-    """
-
-    constraint: TwistedConstraint
-    strength: float | None
-    model_share: float | None = None
+    constraint: TwistedConstraint  # the constraint with its values
+    strength: float | None  # the power of ψ; None for the default
+    model_share: float | None = None  # the share of the model itself in each step, at most the default; None for that
 
     @property
     def notes(self) -> tuple[str, ...]:

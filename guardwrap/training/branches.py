@@ -37,19 +37,7 @@ _LEAST_RATE = 0.3
 def pivots(
     samples: Sequence[Sample], shares: Floats, partition: float, texts: Sequence[Sequence[int]], ends: frozenset[int]
 ) -> list[int]:
-    """Find tokens that are frequent in texts of g and rare elsewhere.
-
-    Parameters
-    ----------
-    samples, shares
-        Samples that satisfy the constraint, and the share of g that each represents.
-    partition
-        The acceptance rate Z of the model.
-    texts
-        New tokens of all attempts of the model itself.
-    ends
-        End-of-sequence tokens, which cannot be pivots.
-    """
+    """Find tokens that are frequent in texts of g and rare elsewhere."""
     inside: dict[int, float] = {}
     for sample, share in zip(samples, shares, strict=True):
         for token in {*sample.token_ids} - ends:
@@ -72,21 +60,11 @@ def reserved(attempts: int) -> int:
 
 @dataclass(frozen=True)
 class Begun:
-    """Prefixes for the branches of one prompt; the last token of each is a pivot.
+    """Prefixes for the branches of one prompt; the last token of each is a pivot."""
 
-    Parameters
-    ----------
-    token_ids
-        New tokens of each prefix; ``[branches][length]``.
-    parents
-        Index of the attempt that each branches from; ``[branches]``.
-    attempts
-        Number of attempts of the model that all branches together are worth.
-    """
-
-    token_ids: list[tuple[int, ...]]
-    parents: list[int]
-    attempts: float
+    token_ids: list[tuple[int, ...]]  # new tokens of each prefix; ``[branches][length]``
+    parents: list[int]  # index of the attempt that each branches from; ``[branches]``
+    attempts: float  # number of attempts of the model that all branches together are worth
 
 
 def branches(

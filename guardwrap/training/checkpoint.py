@@ -29,21 +29,7 @@ _LEFT = ".*.safetensors.*.tmp"  # temporary files of killed processes
 
 
 def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> bool:
-    """Write a checkpoint, and remove all older ones except the previous one.
-
-    Parameters
-    ----------
-    folder
-        Folder of the checkpoints. Files with other names are not touched.
-    tensors, state
-        Content of the checkpoint; the state is plain JSON.
-
-    Returns
-    -------
-    bool
-        False if it could not be written, e.g. because the disk is full. The previous checkpoint is kept, and a warning
-        is logged.
-    """
+    """Write a checkpoint, and remove all older ones except the previous one."""
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"state": json.dumps(state)})
     try:
         folder.mkdir(parents=True, exist_ok=True)

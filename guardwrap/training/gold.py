@@ -22,18 +22,10 @@ __all__ = ["Gold"]
 
 @dataclass(frozen=True)
 class Gold:
-    """Draws of g: attempts of the model itself that satisfy the constraint.
+    """Draws of g: attempts of the model itself that satisfy the constraint."""
 
-    Parameters
-    ----------
-    drawn
-        All attempts.
-    log_base
-        log a(y) of those that satisfy the constraint, in nats.
-    """
-
-    drawn: Drawn
-    log_base: Sequence[float]
+    drawn: Drawn  # all attempts
+    log_base: Sequence[float]  # log a(y) of those that satisfy the constraint, in nats
 
     @staticmethod
     def draw(

@@ -56,15 +56,7 @@ Follow = Callable[[Stage], None]
 
 
 class Meter:
-    """Counter for the attempts of one part of a training.
-
-    Parameters
-    ----------
-    follow
-        Called with the stage at the beginning and at each step.
-    name, total, done
-        Fields of the first ``Stage``; attempts that are done come from an earlier run.
-    """
+    """Counter for the attempts of one part of a training."""
 
     def __init__(self, follow: Follow, name: Part, total: int, done: int = 0) -> None:
         self._follow = follow
@@ -182,15 +174,7 @@ def learned(curve: Sequence[Row]) -> bool:
 
 
 def warnings_of(row: Row, base: Estimate | None) -> list[str]:
-    """Return warnings about misleading figures of a round.
-
-    Parameters
-    ----------
-    row
-        The round.
-    base
-        The model's own acceptance rate, which Ẑ estimates; None if it was not measured.
-    """
+    """Return warnings about misleading figures of a round."""
     if not row.accepted:
         return [
             f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}), so "

@@ -31,19 +31,7 @@ pass over every sample, and early ones are worth little: 10 000 attempts under a
 
 
 class Mixture:
-    """Adds samples to a training's buffer, with their log-probabilities under every law (distribution) of the mixture.
-
-    Parameters
-    ----------
-    task
-        Model, constraint and prompts.
-    policy
-        The proposal in training.
-    state
-        State of the training, with its buffer and laws.
-    settings
-        Settings of the training.
-    """
+    """Adds samples to a training's buffer, with their log-probabilities under every law of the mixture."""
 
     def __init__(self, task: Task, policy: Policy, state: State, settings: TrainingSettings) -> None:
         self.task, self.policy, self.state, self.settings = task, policy, state, settings

@@ -26,24 +26,6 @@ class Policy:
 
     The parameters are float32 whatever the model's dtype: at a learning rate of 1.4e-5 an update is below the
     resolution of bfloat16, so 98 of 100 weights would never change.
-
-    Parameters
-    ----------
-    base
-        The model, which is not changed.
-    rank
-        Rank of the adapter, on all linear layers. None trains a full copy instead.
-    seed
-        Seed of a new adapter's initial values.
-    start
-        An adapter to start from, which determines the adapted layers and their rank.
-
-    Raises
-    ------
-    UsageError
-        If the model cannot be trained this way.
-    AdapterError
-        If the adapter does not fit the model.
     """
 
     def __init__(self, base: Any, rank: int | None, seed: int, start: Files | None = None) -> None:
@@ -99,15 +81,7 @@ class Policy:
 
 
 def read_start(base: Any, source: str) -> Files:
-    """Read an adapter from which a training starts.
-
-    Raises
-    ------
-    AdapterError
-        If its files cannot be used.
-    AdapterMismatch
-        If it was trained on another model.
-    """
+    """Read an adapter from which a training starts."""
     found = read_adapter(fetched(source))
     if misfit := found.misfit(base):
         raise AdapterMismatch(f"start: {misfit}; give an adapter of this model")

@@ -26,26 +26,14 @@ CHUNK = 1000
 
 @dataclass
 class Drawn:
-    """Attempts from one distribution.
+    """Attempts from one distribution."""
 
-    Parameters
-    ----------
-    attempts
-        Number of attempts per prompt.
-    tokens
-        Number of new tokens over all attempts and prompts.
-    samples
-        The attempts that satisfy the constraint.
-    log_seen
-        log-probability of each sample as computed during decoding, in nats.
-    rejected
-        Prompt index and new tokens of each other attempt, if ``keep_rejected`` was set.
-    """
-
-    attempts: int = 0
-    tokens: int = 0
-    samples: list[Sample] = field(default_factory=list)
+    attempts: int = 0  # number of attempts per prompt
+    tokens: int = 0  # number of new tokens over all attempts and prompts
+    samples: list[Sample] = field(default_factory=list)  # the attempts that satisfy the constraint
+    # log-probability of each sample as computed during decoding, in nats
     log_seen: list[float] = field(default_factory=list)
+    # prompt index and new tokens of each other attempt, if ``keep_rejected`` was set
     rejected: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
     def texts(self, prompt: int) -> list[tuple[int, ...]]:
@@ -73,27 +61,14 @@ def draw_round(
 ) -> Drawn:
     """Draw attempts; several processes share the work.
 
-    Parameters
-    ----------
-    task
-        Model, constraint and prompts.
-    source
-        Source of the attempts, an argument of ``Task.draw``.
-    count
-        Number of attempts per prompt.
-    seed
-        A number and a label; the pair must be unique within the training.
-    digest
-        Digest of everything that determines the attempts. Recorded chunks with another digest are drawn again.
-    folder
-        Folder of recorded chunks, which are read instead of drawn.
-    over
-        Function from the attempts and tokens so far to whether a budget has ended. It is called only before a chunk
-        begins, so the selection of attempts does not depend on their length.
-    meter
-        Counter for attempts over all prompts: those of this process as they are drawn, those of others after a chunk.
-    keep_rejected
-        Whether to keep the tokens of attempts that violate the constraint, also on disk.
+    ``digest``: digest of everything that determines the attempts. Recorded chunks with another digest are drawn
+    again.
+
+    ``over``: function from the attempts and tokens so far to whether a budget has ended. It is called only before a
+    chunk begins, so the selection of attempts does not depend on their length.
+
+    ``meter``: counter for attempts over all prompts: those of this process as they are drawn, those of others after a
+    chunk.
     """
     each = max(1, CHUNK // len(task.prompts))
     chunks = [(i, min(each, count - begin)) for i, begin in enumerate(range(0, count, each))]

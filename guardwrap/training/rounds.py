@@ -25,31 +25,16 @@ Draws = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Round:
-    """Attempts to draw, and the method to learn from them.
+    """Attempts to draw, and the method to learn from them."""
 
-    Parameters
-    ----------
-    draws
-        Pairs of a law (distribution) and the number of attempts per prompt. Laws are ``"base"``, ``"policy"``, or the
-        template of a constraint-aware prompt.
-    learn
-        The method of learning.
-    """
-
+    # Pairs of a law (distribution) and the number of attempts per prompt. Laws are ``"base"``, ``"policy"``, or the
+    # template of a constraint-aware prompt.
     draws: Draws
-    learn: Literal["replay", "dpg", "sft"]
+    learn: Literal["replay", "dpg", "sft"]  # the method of learning
 
 
 def rounds(settings: TrainingSettings, *, begun: bool = False) -> list[Round]:
-    """Divide the samples among rounds. All prompts get the same number, so a few samples may remain unused.
-
-    Parameters
-    ----------
-    settings
-        Settings of the training.
-    begun
-        Whether the warm start has been drawn already.
-    """
+    """Divide the samples among rounds. All prompts get the same number, so a few samples may remain unused."""
     left, method = settings.samples // len(settings.prompts), settings.method
     if method == "sft":
         planned = [Round(_warm(size, settings), "sft") for size in _split(left, [1.0] * settings.rounds)]
@@ -84,12 +69,8 @@ def _dpg(size: int, settings: TrainingSettings) -> list[Round]:
 def continued(begun: Sequence[Round], settings: TrainingSettings) -> list[Round]:
     """Return the new plan of a training whose number of samples was changed after it had begun.
 
-    Parameters
-    ----------
-    begun
-        Rounds that have drawn, which are kept. The remaining samples are divided into rounds without a warm start.
-    settings
-        The changed settings.
+    ``begun``: rounds that have drawn, which are kept. The remaining samples are divided into rounds without a warm
+    start.
     """
     left = settings.samples - len(settings.prompts) * sum(count for part in begun for _, count in part.draws)
     if left < len(settings.prompts):

@@ -17,21 +17,11 @@ _HELD_OUT = 5  # one of this many samples is held out
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample that satisfies the constraint.
+    """A sample that satisfies the constraint."""
 
-    Parameters
-    ----------
-    prompt
-        Index of its prompt.
-    token_ids
-        Its new tokens; shape ``[length]``.
-    decided
-        Number of tokens after which no continuation can violate the constraint; ``length`` if there is none.
-    """
-
-    prompt: int
-    token_ids: tuple[int, ...]
-    decided: int
+    prompt: int  # index of its prompt
+    token_ids: tuple[int, ...]  # its new tokens; shape ``[length]``
+    decided: int  # number of tokens after which no continuation can violate the constraint; ``length`` if there is none
 
 
 @dataclass
@@ -43,32 +33,17 @@ class Buffer:
     each is P(y) / q_p(y), whichever law it came from: the balance heuristic (Veach and Guibas 1995; "multiple
     importance sampling" in Owen, *Monte Carlo theory*, chapter 9). With the model among the laws no weight exceeds
     N_p / N_base,p.
-
-    Parameters
-    ----------
-    prompts
-        Number of prompts.
-    samples
-        The samples in the order in which they were added.
-    log_base
-        log a(y) in nats; ``[samples]``.
-    origin
-        Index of the law that each sample was drawn from; ``[samples]``.
-    places
-        Numbers that decide which samples are held out; ``[samples]``. They do not depend on the text: if few texts
-        carry g, both sides must have them. They never change, so that no sample moves from training to held-out.
-    log_laws
-        log a'_k(y) in nats; ``[laws][samples]``.
-    drawn
-        Numbers of attempts N_kp; ``[laws][prompts]``. The number that branches are worth may be fractional.
     """
 
-    prompts: int
-    samples: list[Sample] = field(default_factory=list)
-    log_base: list[float] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
+    prompts: int  # number of prompts
+    samples: list[Sample] = field(default_factory=list)  # the samples in the order in which they were added
+    log_base: list[float] = field(default_factory=list)  # log a(y) in nats; ``[samples]``
+    origin: list[int] = field(default_factory=list)  # index of the law that each sample was drawn from; ``[samples]``
+    # Numbers that decide which samples are held out; ``[samples]``. They do not depend on the text: if few texts carry
+    # g, both sides must have them. They never change, so that no sample moves from training to held-out.
     places: list[int] = field(default_factory=list)
-    log_laws: list[list[float]] = field(default_factory=list)
+    log_laws: list[list[float]] = field(default_factory=list)  # log a'_k(y) in nats; ``[laws][samples]``
+    # Numbers of attempts N_kp; ``[laws][prompts]``. The number that branches are worth may be fractional.
     drawn: list[list[float]] = field(default_factory=list)
 
     def extend(
@@ -142,14 +117,8 @@ class Buffer:
 def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:
     """Choose indexes in proportion to weights by systematic resampling (Kitagawa 1996).
 
-    Parameters
-    ----------
-    weights
-        Nonnegative weights, not all 0.
-    count
-        Number of indexes.
-    offset
-        Number from 0 to 1. If it is drawn uniformly, the expected count of each index is ``count`` times its share.
+    ``offset``: number from 0 to 1. If it is drawn uniformly, the expected count of each index is ``count`` times its
+    share.
     """
     points = (np.arange(count) + offset) / count
     return np.searchsorted(np.cumsum(weights) / weights.sum(), points).clip(max=len(weights) - 1)

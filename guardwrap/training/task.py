@@ -32,27 +32,11 @@ __all__ = ["Task"]
 
 @dataclass
 class Task:
-    """A model, a constraint, prompts and generation settings, which together define g.
+    """A model, a constraint, prompts and generation settings, which together define g."""
 
-    Parameters
-    ----------
-    guarded
-        The model under its constraint.
-    given
-        The prompts, in any form that ``GuardedGenerator`` accepts.
-    generation
-        Arguments of ``generate``, which define a(y).
-
-    Raises
-    ------
-    UsageError
-        If log a(y) cannot be computed for this model or these settings, a truncation such as top_k would exclude texts
-        of g from π, or the wrapper has a proposal.
-    """
-
-    guarded: GuardedGenerator
-    given: Sequence[Any]
-    generation: Mapping[str, Any]
+    guarded: GuardedGenerator  # the model under its constraint
+    given: Sequence[Any]  # the prompts, in any form that ``GuardedGenerator`` accepts
+    generation: Mapping[str, Any]  # arguments of ``generate``, which define a(y)
 
     def __post_init__(self) -> None:
         pipe, session = self.guarded.pipeline, self.guarded.session
@@ -74,39 +58,14 @@ class Task:
     def draw(
         self, count: int, seed: int, source: Any = None, on_attempt: Callable[[], None] | None = None
     ) -> list[list[Attempt]]:
-        """Draw and judge attempts, ``count`` for each prompt.
-
-        Parameters
-        ----------
-        count
-            Number of attempts, at least 1.
-        seed
-            Random seed. The same seed gives the same attempts.
-        source
-            A model with the same tokens, or a ``Prompt``; None for the model itself.
-        on_attempt
-            Called after each attempt is judged.
-        """
+        """Draw and judge attempts, ``count`` for each prompt."""
         options = {"proposal": source, "adapter": False, "on_attempt": on_attempt, **self.generation}
         return self.guarded.attempts(list(self.given), count, weigh=False, seed=seed, **options)
 
     def continued(
         self, begun: Sequence[tuple[int, int, tuple[int, ...]]], seed: int
     ) -> list[tuple[Sample | None, int]]:
-        """Continue prefixes with the model itself, and judge the texts.
-
-        Parameters
-        ----------
-        begun
-            For each text a unique ascending number, the index of its prompt, and its first new tokens.
-        seed
-            Random seed. The same seed gives the same texts.
-
-        Returns
-        -------
-        list of (Sample or None, int)
-            The sample if it satisfies the constraint, and the number of tokens drawn.
-        """
+        """Continue prefixes with the model itself, and judge the texts."""
         laws = {number: self._ending(prompt, ids) for number, prompt, ids in begun}
         launches = [Launch(law, seed, number, 0) for number, law in laws.items() if law is not None]
         backend = backend_for(self.model, self.guarded.batch_size)

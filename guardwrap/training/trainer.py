@@ -63,26 +63,7 @@ _MEASURED = 400  # held-out samples, chosen by weight, so that heavy ones repeat
 
 
 class Trainer:
-    """A training, which resumes from the newest checkpoint in its folder.
-
-    Parameters
-    ----------
-    guarded
-        The model under the constraint.
-    settings
-        Settings of the training.
-    folder
-        Folder for checkpoints, recorded attempts and the learning curve.
-    tick
-        Called with each new row of the learning curve.
-    follow
-        Called with each step of each part.
-
-    Raises
-    ------
-    UsageError
-        If the model cannot be trained with these settings, or the folder contains another training.
-    """
+    """A training, which resumes from the newest checkpoint in its folder."""
 
     def __init__(
         self,

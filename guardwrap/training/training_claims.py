@@ -18,17 +18,7 @@ _UNKNOWN = Estimate(math.nan, -math.inf, math.inf)
 
 
 def claims_of_training(name: str, figures: Mapping[str, Estimate], settings: TrainingSettings) -> list[Claim]:
-    """Return two claims about a trained proposal: it costs less than the model, and it is closer to g.
-
-    Parameters
-    ----------
-    name
-        Name of the proposal.
-    figures
-        Figures of the training by name, from ``Trained``.
-    settings
-        Settings of the training.
-    """
+    """Return two claims about a trained proposal: it costs less than the model, and it is closer to g."""
     prompts = len(settings.prompts)
     before, after, kl = (figures.get(key) for key in ("acceptance_before", "acceptance_after", "kl_gold_proposal"))
     # Ẑ from the proposal's own draws is too low if they miss part of g, which exaggerates the saving.

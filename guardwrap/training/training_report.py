@@ -91,31 +91,15 @@ class Result(Trained):
 
 @dataclass(frozen=True)
 class Training:
-    """A training read from its folder.
+    """A training read from its folder."""
 
-    Parameters
-    ----------
-    name
-        Name of the training on the page.
-    curve
-        One row per round.
-    result
-        The result; None if the training has not finished.
-    """
-
-    name: str
-    curve: Sequence[Row]
-    result: Result | None
+    name: str  # name of the training on the page
+    curve: Sequence[Row]  # one row per round
+    result: Result | None  # the result; None if the training has not finished
 
 
 def read_training(folder: Path, name: str) -> Training:
-    """Read ``result.json`` and ``curve.jsonl`` of a folder, of which at least one exists.
-
-    Raises
-    ------
-    UsageError
-        If one cannot be read, or another version wrote it.
-    """
+    """Read ``result.json`` and ``curve.jsonl`` of a folder, of which at least one exists."""
     written, curve = folder / "result.json", folder / "curve.jsonl"
     result = None
     if written.exists():
@@ -133,10 +117,8 @@ def read_training(folder: Path, name: str) -> Training:
 def pages_of(trainings: Sequence[Training]) -> list[Page]:
     """Return one page for each g that proposals were trained for, as figures for different g cannot be compared.
 
-    Parameters
-    ----------
-    trainings
-        The trainings in the order of the pages. An unfinished training, whose g is unknown, has a separate page.
+    ``trainings``: the trainings in the order of the pages. An unfinished training, whose g is unknown, has a separate
+    page.
     """
     groups: dict[str, list[Training]] = {}
     for training in trainings:
@@ -218,18 +200,7 @@ def _by_weights(group: Sequence[Training]) -> Table:
 
 
 def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
-    """Return the learning curves and the acceptance rates over a training.
-
-    Parameters
-    ----------
-    trainings
-        Trainings for the same g.
-
-    Returns
-    -------
-    dict
-        Charts by name: ``curve``, if a KL is known, and ``acceptance``.
-    """
+    """Return the learning curves and the acceptance rates over a training."""
     kl, rates = [], []
     for training in trainings:
         rows = training.curve

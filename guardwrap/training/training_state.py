@@ -20,79 +20,39 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass
 class Fit:
-    """State of the learning in the current round.
+    """State of the learning in the current round."""
 
-    Parameters
-    ----------
-    row
-        The round's row, filled in after drawing.
-    step
-        Updates so far.
-    best, best_step, best_state
-        For replay: the lowest held-out KL in nats, its update, and the policy's parameters then.
-    bad
-        Number of looks since then.
-    cooled
-        Whether the learning rate has been lowered.
-    """
-
-    row: Row
-    step: int = 0
-    best: float = math.inf
+    row: Row  # the round's row, filled in after drawing
+    step: int = 0  # updates so far
+    best: float = math.inf  # for replay: the lowest held-out KL in nats, its update, and the policy's parameters then
     best_step: int = 0
-    bad: int = 0
-    cooled: bool = False
+    bad: int = 0  # number of looks since then
+    cooled: bool = False  # whether the learning rate has been lowered
     best_state: Tensors = field(default_factory=dict)
 
 
 @dataclass
 class State:
-    """State of a training between two steps. Checkpoints also contain the policy's and the optimizer's parameters.
+    """State of a training between two steps. Checkpoints also contain the policy's and the optimizer's parameters."""
 
-    Parameters
-    ----------
-    buffer
-        Accepted samples so far; empty for dpg.
-    laws
-        Distributions of the buffer's samples: ``"base"``, the template of a prompt, ``"branches"``, or ``"policy N"``,
-        the policy at the beginning of round N.
-    policies
-        Parameters of those policies, by law.
-    pivots
-        Tokens at which attempts of the model branch; empty until they are known.
-    done
-        Number of finished rounds.
-    samples, tokens, seconds
-        Attempts, tokens and seconds spent.
-    asked, plan
-        The number of samples in the settings, and the rounds planned for it.
-    partition
-        For dpg: the sum of P/π over all draws, for each prompt.
-    counted
-        For dpg: the number of draws in each of those sums.
-    dpg_steps
-        For dpg: the number of updates.
-    curve
-        One row per finished round.
-    fit
-        Learning of the current round; None until it has drawn.
-    """
-
-    buffer: Buffer
+    buffer: Buffer  # accepted samples so far; empty for dpg
+    # distributions of the buffer's samples: ``"base"``, the template of a prompt, ``"branches"``, or ``"policy N"``,
+    # the policy at the beginning of round N
     laws: list[str] = field(default_factory=list)
-    policies: dict[str, Tensors] = field(default_factory=dict)
+    policies: dict[str, Tensors] = field(default_factory=dict)  # parameters of those policies, by law
+    # tokens at which attempts of the model branch; empty until they are known
     pivots: list[int] = field(default_factory=list)
-    done: int = 0
-    samples: int = 0
+    done: int = 0  # number of finished rounds
+    samples: int = 0  # attempts, tokens and seconds spent
     tokens: int = 0
     seconds: float = 0.0
-    asked: int = 0
+    asked: int = 0  # the number of samples in the settings, and the rounds planned for it
     plan: list[Round] = field(default_factory=list)
-    partition: list[float] = field(default_factory=list)
-    counted: int = 0
-    dpg_steps: int = 0
-    curve: list[Row] = field(default_factory=list)
-    fit: Fit | None = None
+    partition: list[float] = field(default_factory=list)  # for dpg: the sum of P/π over all draws, for each prompt
+    counted: int = 0  # for dpg: the number of draws in each of those sums
+    dpg_steps: int = 0  # for dpg: the number of updates
+    curve: list[Row] = field(default_factory=list)  # one row per finished round
+    fit: Fit | None = None  # learning of the current round; None until it has drawn
 
 
 _PLAIN = ("laws", "pivots", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")

@@ -32,46 +32,24 @@ class TooManyStates(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """An automaton as functions. States and kinds are any hashable values.
+    """An automaton as functions. States and kinds are any hashable values."""
 
-    Parameters
-    ----------
-    start
-        The state before the first character.
-    kinds
-        The kinds of characters that ``step`` tells apart.
-    kind_of
-        Returns the kind of a character.
-    step
-        Returns the state after a character, from the state before it and its kind.
-    satisfied
-        Whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it.
-    """
-
-    start: Any
-    kinds: Sequence[Hashable]
-    kind_of: Callable[[str], Hashable]
-    step: Callable[[Any, Any], Any]
+    start: Any  # the state before the first character
+    kinds: Sequence[Hashable]  # the kinds of characters that ``step`` tells apart
+    kind_of: Callable[[str], Hashable]  # returns the kind of a character
+    step: Callable[[Any, Any], Any]  # returns the state after a character, from the state before it and its kind
+    # whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it
     satisfied: Callable[[Any, bool], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """An automaton as tables. States are numbers, and 0 is the start.
+    """An automaton as tables. States are numbers, and 0 is the start."""
 
-    Parameters
-    ----------
-    table
-        The state after each kind of character, ``[states, kinds]``.
-    kind_of
-        Returns the kind of a character, as a number.
-    ended, cut
-        Whether a text that ends in each state satisfies the constraint, if the model ended it and if the token limit
-        did; ``[states]`` each.
-    """
-
-    table: States
-    kind_of: Callable[[str], int]
+    table: States  # the state after each kind of character, ``[states, kinds]``
+    kind_of: Callable[[str], int]  # returns the kind of a character, as a number
+    # whether a text that ends in each state satisfies the constraint, if the model ended it and if the token limit did;
+    # ``[states]`` each
     ended: Flags
     cut: Flags
 
@@ -106,13 +84,7 @@ class Automaton:
 
 
 def build(progress: Progress) -> Automaton:
-    """Return the tables of the states that can be reached.
-
-    Raises
-    ------
-    TooManyStates
-        If there are more than ``MOST_STATES``.
-    """
+    """Return the tables of the states that can be reached."""
     numbers: dict[Hashable, int] = {progress.start: 0}
     states, rows = [progress.start], []
     for state in states:  # the list grows during the loop
@@ -167,17 +139,8 @@ def minimized(automaton: Automaton) -> Automaton:
 def product(automata: Sequence[Automaton], combine: Callable[[Flags, Flags], Flags]) -> Automaton:
     """Return the automaton that follows several at once.
 
-    Parameters
-    ----------
-    automata
-        The automata, at least one.
-    combine
-        Combines whether two parts are satisfied: ``numpy.logical_and`` for all parts, ``numpy.logical_or`` for any.
-
-    Raises
-    ------
-    TooManyStates
-        If more than ``MOST_STATES`` states can be reached, or the tables are too large.
+    ``combine``: combines whether two parts are satisfied: ``numpy.logical_and`` for all parts, ``numpy.logical_or``
+    for any.
     """
     return reduce(lambda one, other: _pair(one, other, combine), automata)
 

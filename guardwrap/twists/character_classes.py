@@ -26,15 +26,9 @@ def _characters() -> str:
 
 @dataclass(frozen=True)
 class CharacterClasses:
-    """Classes of characters, and the kinds that they divide characters into.
+    """Classes of characters, and the kinds that they divide characters into."""
 
-    Parameters
-    ----------
-    sources
-        An expression of one character, and its flags, for each class.
-    """
-
-    sources: Sequence[tuple[str, int]]
+    sources: Sequence[tuple[str, int]]  # an expression of one character, and its flags, for each class
 
     @cached_property
     def kinds(self) -> dict[Kind, str]:

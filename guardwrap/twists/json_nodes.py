@@ -28,72 +28,32 @@ _NOTES = {"title", "description", "default", "examples", "$comment", "$defs", "d
 
 
 class JSONNode(NamedTuple):
-    """The values that one schema allows.
+    """The values that one schema allows."""
 
-    Parameters
-    ----------
-    types
-        The types of values: those of JSON, with ``"integer"``, ``"true"`` and ``"false"``.
-    texts
-        Further values, as they are written.
-    shortest, longest
-        Limits on the characters of strings; ``longest`` is None if it is not counted.
-    properties
-        Declared keys, each with the number of its value's node.
-    required
-        The keys that an object must have.
-    others
-        The node of other keys' values; None if there may be none.
-    items
-        The nodes of an array's first items.
-    rest
-        The node of further items; None if there may be none.
-    fewest, most
-        Limits on the number of items; ``most`` is None if it is not counted.
-    """
-
+    # the types of values: those of JSON, with ``"integer"``, ``"true"`` and ``"false"``
     types: frozenset[str] = frozenset()
-    texts: tuple[str, ...] = ()
-    shortest: int = 0
+    texts: tuple[str, ...] = ()  # further values, as they are written
+    shortest: int = 0  # limits on the characters of strings; ``longest`` is None if it is not counted
     longest: int | None = None
-    properties: tuple[tuple[str, int], ...] = ()
-    required: frozenset[str] = frozenset()
-    others: int | None = None
-    items: tuple[int, ...] = ()
-    rest: int | None = None
-    fewest: int = 0
+    properties: tuple[tuple[str, int], ...] = ()  # declared keys, each with the number of its value's node
+    required: frozenset[str] = frozenset()  # the keys that an object must have
+    others: int | None = None  # the node of other keys' values; None if there may be none
+    items: tuple[int, ...] = ()  # the nodes of an array's first items
+    rest: int | None = None  # the node of further items; None if there may be none
+    fewest: int = 0  # limits on the number of items; ``most`` is None if it is not counted
     most: int | None = None
 
 
 @dataclass
 class JSONNodeReader:
-    """Reads a schema into nodes.
+    """Reads a schema into nodes."""
 
-    Parameters
-    ----------
-    schema
-        The schema.
-
-    Attributes
-    ----------
-    nodes : list of JSONNode
-        The nodes.
-    """
-
-    schema: Any
-    nodes: list[JSONNode] = field(default_factory=list)
+    schema: Any  # the schema
+    nodes: list[JSONNode] = field(default_factory=list)  # the nodes
     _numbers: dict[JSONNode, int] = field(default_factory=dict)
 
     def read(self) -> int:
-        """Read the schema and return the number of its node.
-
-        Raises
-        ------
-        Unsupported
-            If it refers to itself, or demands what nodes cannot say.
-        TooManyStates
-            If it is too large.
-        """
+        """Read the schema and return the number of its node."""
         return self._add(self._node(self.schema, ()))
 
     def _add(self, node: JSONNode) -> int:

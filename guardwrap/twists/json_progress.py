@@ -44,57 +44,25 @@ _ESCAPED = frozenset('"\\/bfnrt')
 
 
 class _Frame(NamedTuple):
-    """An open object or array.
+    """An open object or array."""
 
-    Parameters
-    ----------
-    node
-        The number of its node.
-    is_object
-        Whether it is an object.
-    seen
-        Of an array the number of items so far, of an object which keys there have been.
-    """
-
-    node: int
-    is_object: bool
-    seen: int = 0
+    node: int  # the number of its node
+    is_object: bool  # whether it is an object
+    seen: int = 0  # of an array the number of items so far, of an object which keys there have been
 
 
 class _State(NamedTuple):
-    """A place in a JSON text.
+    """A place in a JSON text."""
 
-    Parameters
-    ----------
-    frames
-        The open objects and arrays, the outermost first.
-    mode
-        What is expected, or being read.
-    detail
-        The node of what is expected; what has been read of a key or value; the length of a string.
-    escape
-        In a key or string, how far an escape has been read; 0 outside of escapes.
-    gap
-        Whether a compact text may have a space here.
-    """
-
-    frames: tuple[_Frame, ...]
-    mode: str
-    detail: Any = None
-    escape: int = 0
-    gap: bool = False
+    frames: tuple[_Frame, ...]  # the open objects and arrays, the outermost first
+    mode: str  # what is expected, or being read
+    detail: Any = None  # the node of what is expected; what has been read of a key or value; the length of a string
+    escape: int = 0  # in a key or string, how far an escape has been read; 0 outside of escapes
+    gap: bool = False  # whether a compact text may have a space here
 
 
 def json_progress(constraint: JSONSchema) -> Progress:
-    """Return the automaton of JSON that is valid under a schema.
-
-    Raises
-    ------
-    Unsupported
-        If the schema refers to itself, or combines schemas in other ways than by the types of values.
-    TooManyStates
-        If it is too large.
-    """
+    """Return the automaton of JSON that is valid under a schema."""
     reader = JSONNodeReader(constraint.schema)
     top = reader.read()
     text = _JSONText(tuple(reader.nodes), constraint.whitespace == "compact", constraint.order == "schema")
@@ -107,21 +75,11 @@ def json_progress(constraint: JSONSchema) -> Progress:
 
 @dataclass(frozen=True, eq=False)
 class _JSONText:
-    """Steps through JSON texts.
+    """Steps through JSON texts."""
 
-    Parameters
-    ----------
-    nodes
-        The nodes of the schema.
-    compact
-        Whether white space is forbidden, except single spaces after colons and commas.
-    ordered
-        Whether declared keys must come in the order of the schema.
-    """
-
-    nodes: tuple[JSONNode, ...]
-    compact: bool
-    ordered: bool
+    nodes: tuple[JSONNode, ...]  # the nodes of the schema
+    compact: bool  # whether white space is forbidden, except single spaces after colons and commas
+    ordered: bool  # whether declared keys must come in the order of the schema
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

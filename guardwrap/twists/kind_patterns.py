@@ -24,27 +24,13 @@ _SPACE = r"[\s\x1c-\x1f]*"
 
 
 class TextPattern(NamedTuple):
-    """An expression and how it is used.
+    """An expression and how it is used."""
 
-    Parameters
-    ----------
-    source
-        The expression.
-    flags
-        The names of its flags.
-    whole
-        Whether it must match the whole text, and not only somewhere.
-    version1
-        Whether it is one of guardwrap's own, in version 1 of ``regex``.
-    absent
-        Whether it must not match.
-    """
-
-    source: str
-    flags: Sequence[str] = ()
-    whole: bool = False
-    version1: bool = True
-    absent: bool = False
+    source: str  # the expression
+    flags: Sequence[str] = ()  # the names of its flags
+    whole: bool = False  # whether it must match the whole text, and not only somewhere
+    version1: bool = True  # whether it is one of guardwrap's own, in version 1 of ``regex``
+    absent: bool = False  # whether it must not match
 
 
 _CASED = TextPattern(r"[\p{Lu}\p{Ll}\p{Lt}]")
@@ -82,13 +68,7 @@ def _flags(ignore_case: bool) -> tuple[str, ...]:
 
 
 def counted_program(constraint: Count) -> tuple[Program, CountedMatch]:
-    """Return the program of what a ``Count`` counts, and which matches count.
-
-    Raises
-    ------
-    Unsupported
-        If it compares items with each other, or counts what no small automaton recognizes.
-    """
+    """Return the program of what a ``Count`` counts, and which matches count."""
     if constraint.unique or constraint.each or constraint.share_of is not None or constraint.of == "palindromes":
         raise Unsupported
     if constraint.pattern is not None:

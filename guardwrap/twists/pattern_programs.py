@@ -39,19 +39,12 @@ class Fork(NamedTuple):
 
 
 class Assertion(NamedTuple):
-    """Continues if the characters before and behind the place are right.
+    """Continues if the characters before and behind the place are right."""
 
-    Parameters
-    ----------
-    holds
-        Whether they are, from their ``Program.context``; None for no character. None for a ``$`` outside of lines: the
-        end of the text may come next, or a line break and then the end.
-    after
-        The next step.
-    """
-
+    # Whether they are, from their ``Program.context``; None for no character. None for a ``$`` outside of lines: the
+    # end of the text may come next, or a line break and then the end.
     holds: Callable[[Kind | None, Kind | None], bool] | None
-    after: int
+    after: int  # the next step
 
 
 class Match(NamedTuple):
@@ -68,43 +61,21 @@ Step = Consume | Fork | Assertion | Match | End
 
 
 class Thread(NamedTuple):
-    """One way to have read the text so far.
+    """One way to have read the text so far."""
 
-    Parameters
-    ----------
-    step
-        The number of the next step.
-    last
-        Whether the text must end here, as a ``$`` was passed before the last character.
-    matches
-        How many matches it has had.
-    item
-        What is known of the match that it is in.
-    """
-
-    step: int
-    last: bool = False
-    matches: int = 0
-    item: Any = None
+    step: int  # the number of the next step
+    last: bool = False  # whether the text must end here, as a ``$`` was passed before the last character
+    matches: int = 0  # how many matches it has had
+    item: Any = None  # what is known of the match that it is in
 
 
 @dataclass
 class Program:
-    """The steps of an expression.
+    """The steps of an expression."""
 
-    Attributes
-    ----------
-    steps : list of Step
-        The steps.
-    start : int
-        The number of the first step.
-    context : list of int
-        The classes that assertions ask about.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    start: int = 0
-    context: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)  # the steps
+    start: int = 0  # the number of the first step
+    context: list[int] = field(default_factory=list)  # the classes that assertions ask about
     _sources: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def add(self, step: Step) -> int:
@@ -147,17 +118,8 @@ class Program:
     ) -> Iterator[Thread]:
         """Yield where threads stand that read a character, match or end next, the preferred ones first.
 
-        Parameters
-        ----------
-        threads
-            The threads, the preferred ones first. Of several at one step only the first continues. Those after which
-            the text must end do so only there.
-        before, behind
-            The context of the characters around the place; None at the edges of the text.
-        breaks
-            Whether the character behind is a line break.
-        matched
-            Returns a thread after its match, at the same step; None if matches have no next step.
+        ``threads``: the threads, the preferred ones first. Of several at one step only the first continues. Those
+        after which the text must end do so only there.
         """
         check_deadline()
         seen = set()
@@ -185,23 +147,7 @@ class Program:
 def program_of(pattern: str, flags: Sequence[str] = (), *, version1: bool = False, repeated: bool = False) -> Program:
     """Return the program of an expression of ``regex``.
 
-    Parameters
-    ----------
-    pattern
-        The expression.
-    flags
-        The names of its flags, such as ``"ignorecase"``.
-    version1
-        Whether it is one of guardwrap's own, in version 1 of ``regex``.
-    repeated
-        Whether to look for all matches, one after the other, and not for one. None of them may be empty.
-
-    Raises
-    ------
-    Unsupported
-        If it has none.
-    TooManyStates
-        If it is too large.
+    ``repeated``: whether to look for all matches, one after the other, and not for one. None of them may be empty.
     """
     plain, named = _named_classes(pattern)
     parsed = parse_pattern(plain, flags, as_re=version1)

@@ -54,21 +54,12 @@ def match_progress(program: Program, *, whole: bool) -> Progress:
 
 
 class CountedMatch(NamedTuple):
-    """What is known of an occurrence from its characters, if not every match counts.
+    """What is known of an occurrence from its characters, if not every match counts."""
 
-    Parameters
-    ----------
-    begun
-        What is known before its first character.
-    read
-        Returns what is known after another character, one of its kind.
-    counts
-        Whether an occurrence counts.
-    """
-
-    begun: Any = None
+    begun: Any = None  # what is known before its first character
+    # returns what is known after another character, one of its kind
     read: Callable[[Any, str], Any] = lambda item, char: item
-    counts: Callable[[Any], bool] = lambda item: True
+    counts: Callable[[Any], bool] = lambda item: True  # whether an occurrence counts
 
 
 def count_progress(program: Program, enough: int, within: Callable[[int], bool], item: CountedMatch) -> Progress:
@@ -76,17 +67,6 @@ def count_progress(program: Program, enough: int, within: Callable[[int], bool],
 
     A state has the program's threads in the order in which backtracking would try them, each with its count (Pike's
     virtual machine). The first one that can end says how many matches there are.
-
-    Parameters
-    ----------
-    program
-        The program of repeated matches.
-    enough
-        The count from which further matches make no difference.
-    within
-        Whether a count satisfies the constraint.
-    item
-        Which matches count.
     """
     classes = program.classes()
     examples = classes.kinds

@@ -21,18 +21,10 @@ _NEVER = -1e3
 
 @dataclass(frozen=True)
 class Recited:
-    """Draws one text, if the model can, and has a twist keep the steps.
+    """Draws one text, if the model can, and has a twist keep the steps."""
 
-    Parameters
-    ----------
-    twist
-        Sees each distribution. Its factors are not used.
-    token_ids
-        The text. After it an end is drawn.
-    """
-
-    twist: Twist
-    token_ids: Sequence[int]
+    twist: Twist  # sees each distribution. Its factors are not used.
+    token_ids: Sequence[int]  # the text. After it an end is drawn.
 
     most_weight: ClassVar[float] = math.inf
 

@@ -12,24 +12,12 @@ __all__ = ["split_progress"]
 
 
 class _State(NamedTuple):
-    """The place in a text with separators.
+    """The place in a text with separators."""
 
-    Parameters
-    ----------
-    parts
-        The number of parts that have ended, up to what makes a difference.
-    begun
-        How many characters of a separator have been read.
-    shown
-        Whether the part before them is more than white space.
-    first
-        Whether there was no separator yet.
-    """
-
-    parts: int = 0
-    begun: int = 0
-    shown: bool = False
-    first: bool = True
+    parts: int = 0  # the number of parts that have ended, up to what makes a difference
+    begun: int = 0  # how many characters of a separator have been read
+    shown: bool = False  # whether the part before them is more than white space
+    first: bool = True  # whether there was no separator yet
 
 
 def split_progress(constraint: Split) -> Progress:

@@ -38,23 +38,16 @@ Values = npt.NDArray[np.float64]
 
 @dataclass
 class SoftCounts:
-    """Sums of next-token probabilities by state.
-
-    Attributes
-    ----------
-    visits : dict of int to int
-        Number of next tokens that were drawn in each state.
-    ends : dict of int to float
-        Sum of the probabilities that the text ends there.
-    onward : dict of int to scipy.sparse.csr_array
-        Sums of the probabilities of the tokens that lead to each state, ``[1, states]``.
-    """
+    """Sums of next-token probabilities by state."""
 
     states: int
     enough: int = ENOUGH
     full: set[int] = field(default_factory=set)
+    # number of next tokens that were drawn in each state
     visits: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    # sum of the probabilities that the text ends there
     ends: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    # sums of the probabilities of the tokens that lead to each state, ``[1, states]``
     onward: dict[int, Any] = field(default_factory=dict)
 
     def note(self, state: int, after: npt.NDArray[np.int32], shares: Values, ends: float) -> None:
@@ -90,15 +83,6 @@ def log_values(automaton: Automaton, counts: SoftCounts, tokens: int) -> Values:
 
     ψ(s, t) = P(end | s) ψ(end) + Σ P(s' | s) ψ(s', t - 1), where the probabilities are the soft counts of s. States
     without visits have the value ``HOPE``, and states after which every text satisfies the constraint have 1.
-
-    Parameters
-    ----------
-    automaton
-        The automaton.
-    counts
-        The soft counts.
-    tokens
-        The most tokens of a text.
     """
     visited = np.array(sorted(counts.visits), dtype=np.int64)
     visits = np.array([counts.visits[state] for state in visited.tolist()], dtype=np.float64)

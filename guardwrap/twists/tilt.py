@@ -52,40 +52,24 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Step:
-    """What is kept of a step: some next tokens, and where they lead.
+    """What is kept of a step: some next tokens, and where they lead."""
 
-    Parameters
-    ----------
-    tokens, logs
-        Next tokens, and the logarithms of their shares a φ in the sum over all tokens, where φ is the factor by states.
-        A token that stands for others has the logarithm of their shares together, as far as the tilt is like its own.
-    leaps, worths
-        The next tokens that lead to a state from which success is likely, and a(x) ψ(state after x) of each.
-    log_weight
-        Returns log a(x)/a'(x) in nats of a next token x.
-    """
-
+    # Next tokens, and the logarithms of their shares a φ in the sum over all tokens, where φ is the factor by states. A
+    # token that stands for others has the logarithm of their shares together, as far as the tilt is like its own.
     tokens: Ids
     logs: npt.NDArray[np.float32]
-    leaps: Ids
+    leaps: Ids  # the next tokens that lead to a state from which success is likely, and a(x) ψ(state after x) of each
     worths: Vector
-    log_weight: Callable[[int], float]
+    log_weight: Callable[[int], float]  # returns log a(x)/a'(x) in nats of a next token x
 
 
 @dataclass(eq=False)
 class StepRecords:
-    """The steps of one round's attempts for a prompt, by the tokens before.
+    """The steps of one round's attempts for a prompt, by the tokens before."""
 
-    Parameters
-    ----------
-    attempts, most
-        The number of attempts, and the most tokens of each.
-    always
-        Next tokens that are kept in any case, by the tokens before: those of texts that are known beforehand.
-    """
-
-    attempts: int
+    attempts: int  # the number of attempts, and the most tokens of each
     most: int
+    # next tokens that are kept in any case, by the tokens before: those of texts that are known beforehand
     always: Mapping[tuple[int, ...], Collection[int]] = field(default_factory=dict)
     steps: dict[tuple[int, ...], Step] = field(default_factory=dict)
 
@@ -153,21 +137,11 @@ def step_of(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An attempt up to the first state from which success is likely, or to its end.
+    """An attempt up to the first state from which success is likely, or to its end."""
 
-    Parameters
-    ----------
-    steps
-        Its steps.
-    tokens
-        The token that was drawn in each, ``[steps]``.
-    worths
-        The weight with which the text before each step leaps there, ``[steps]``.
-    """
-
-    steps: list[Step]
-    tokens: list[int]
-    worths: Vector
+    steps: list[Step]  # its steps
+    tokens: list[int]  # the token that was drawn in each, ``[steps]``
+    worths: Vector  # the weight with which the text before each step leaps there, ``[steps]``
 
 
 @dataclass(eq=False)
@@ -237,32 +211,16 @@ class TiltData:
 
 @dataclass(eq=False)
 class _Likelihood:
-    """The likelihood of a direction v, from attempts that are weighted by their shares.
+    """The likelihood of a direction v, from attempts that are weighted by their shares."""
 
-    Parameters
-    ----------
-    embeddings
-        The embeddings e.
-    tokens, logs
-        What is kept of all steps, one after the other.
-    begins, lengths
-        Where each step begins there, and how many tokens it has, ``[steps]``.
-    shares
-        The share of each step, ``[steps]``.
-    drawn
-        The sum of the shares with which each token was drawn, ``[vocabulary]``.
-    ridge
-        The penalty is ridge |v|²/2.
-    """
-
-    embeddings: TokenEmbeddings
-    tokens: Ids
+    embeddings: TokenEmbeddings  # the embeddings e
+    tokens: Ids  # what is kept of all steps, one after the other
     logs: npt.NDArray[np.float32]
-    begins: npt.NDArray[np.int64]
+    begins: npt.NDArray[np.int64]  # where each step begins there, and how many tokens it has, ``[steps]``
     lengths: npt.NDArray[np.int64]
-    shares: Vector
-    drawn: Vector
-    ridge: float
+    shares: Vector  # the share of each step, ``[steps]``
+    drawn: Vector  # the sum of the shares with which each token was drawn, ``[vocabulary]``
+    ridge: float  # the penalty is ridge |v|²/2
 
     @classmethod
     def of(cls, attempts: Sequence[_Attempt], embeddings: TokenEmbeddings) -> _Likelihood:

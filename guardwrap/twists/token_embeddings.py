@@ -20,18 +20,10 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class TokenEmbeddings:
-    """A vector of each token, with mean 0 and a mean square length of 1 over the vocabulary.
+    """A vector of each token, with mean 0 and a mean square length of 1 over the vocabulary."""
 
-    Parameters
-    ----------
-    weight
-        The model's output embeddings, ``[tokens, dimensions]``. They are not copied.
-    mean, scale
-        The mean vector, ``[dimensions]``, and what to divide by after it is subtracted.
-    """
-
-    weight: torch.Tensor
-    mean: Vector
+    weight: torch.Tensor  # the model's output embeddings, ``[tokens, dimensions]``. They are not copied.
+    mean: Vector  # the mean vector, ``[dimensions]``, and what to divide by after it is subtracted
     scale: float
 
     @classmethod

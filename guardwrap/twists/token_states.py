@@ -22,15 +22,7 @@ Column = tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]
 
 
 class TokenStates:
-    """The state after each next token.
-
-    Parameters
-    ----------
-    automaton
-        The automaton.
-    vocabulary
-        The text that each token adds.
-    """
+    """The state after each next token."""
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
         self.automaton = automaton

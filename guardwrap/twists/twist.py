@@ -34,21 +34,12 @@ this share of the attempts, and nothing where no token does.
 
 
 class Defaults(NamedTuple):
-    """What a twist is drawn with unless the call says otherwise.
+    """What a twist is drawn with unless the call says otherwise."""
 
-    Attributes
-    ----------
-    strength
-        The power of ψ.
-    model_share
-        The share of each step that is the model's own distribution (a defensive mixture: Hesterberg 1995).
-    attempts
-        The attempts to learn from.
-    """
-
-    strength: float
+    strength: float  # the power of ψ
+    # the share of each step that is the model's own distribution (a defensive mixture: Hesterberg 1995)
     model_share: float
-    attempts: int
+    attempts: int  # the attempts to learn from
 
 
 ANY_END = Defaults(strength=0.65, model_share=0.6, attempts=768)
@@ -84,45 +75,23 @@ def defaults_for(automaton: Automaton) -> Defaults:
 
 @dataclass(eq=False)
 class Twist:
-    """Weighs the next tokens of one prompt: a'(x | prefix) is a(x | prefix) exp(e_x · v) ψ(after x)/ψ(now), normalized.
+    """Weighs the next tokens of one prompt: a'(x | prefix) ∝ a(x | prefix) exp(e_x · v) ψ(after x)/ψ(now)."""
 
-    Parameters
-    ----------
-    states
-        The states after tokens.
-    log_values
-        log ψ in nats by tokens left and state; see ``state_values.log_values``. None for ψ = 1.
-    end_ids
-        The tokens that end a text.
-    most
-        The most new tokens.
-    counts
-        Where to note the soft counts of the next tokens; None to learn nothing.
-    strength
-        The power of ψ.
-    model_share
-        The share of the model's own distribution, among tokens after which a longer text may satisfy the constraint.
-    tilt
-        e_x · v of each token in nats, ``[tokens]``, for states from which success is not ``LIKELY``; see ``tilt``. None
-        for v = 0.
-    records
-        Where to keep distributions from which v is learned; None to keep nothing.
-    least_share
-        The least a'(y)/a(y) of each text; 0 for no bound, for attempts that are not returned.
-    most_weight
-        The largest a(y)/a'(y) that reports allow for in texts that were not drawn; infinity for none.
-    """
-
-    states: TokenStates
+    states: TokenStates  # the states after tokens
+    # log ψ in nats by tokens left and state; see ``state_values.log_values``. None for ψ = 1.
     log_values: Values | None
-    end_ids: Collection[int]
-    most: int
-    counts: SoftCounts | None = None
-    strength: float = 1.0
+    end_ids: Collection[int]  # the tokens that end a text
+    most: int  # the most new tokens
+    counts: SoftCounts | None = None  # where to note the soft counts of the next tokens; None to learn nothing
+    strength: float = 1.0  # the power of ψ
+    # the share of the model's own distribution, among tokens after which a longer text may satisfy the constraint
     model_share: float = 0.0
+    # e_x · v of each token in nats, ``[tokens]``, for states from which success is not ``LIKELY``; see ``tilt``. None
+    # for v = 0.
     tilt: Values | None = None
-    records: StepRecords | None = None
-    least_share: float = 0.0
+    records: StepRecords | None = None  # where to keep distributions from which v is learned; None to keep nothing
+    least_share: float = 0.0  # the least a'(y)/a(y) of each text; 0 for no bound, for attempts that are not returned
+    # the largest a(y)/a'(y) that reports allow for in texts that were not drawn; infinity for none
     most_weight: float = math.inf
 
     @property

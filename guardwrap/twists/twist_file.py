@@ -59,30 +59,17 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{1,128}$")]
 
 
 class TwistHeader(BaseModel):
-    """What a file of a twist is for.
-
-    Parameters
-    ----------
-    format
-        The version of the format.
-    constraint, title
-        The digest of the constraint and its description.
-    automaton
-        The digest of the tables of its automaton, whose states the counts belong to.
-    model
-        The fingerprint of the model that attempts were drawn from, see ``guardwrap.adapters.fingerprints``.
-    attempts
-        The attempts that they were learned from.
-    """
+    """What a file of a twist is for."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    format: Literal[2] = 2
-    constraint: Digest
+    format: Literal[2] = 2  # the version of the format
+    constraint: Digest  # the digest of the constraint and its description
     title: Annotated[str, Field(max_length=10_000)]
-    automaton: Digest
+    automaton: Digest  # the digest of the tables of its automaton, whose states the counts belong to
+    # the fingerprint of the model that attempts were drawn from, see ``guardwrap.adapters.fingerprints``
     model: dict[str, Any]
-    attempts: Annotated[NonNegativeInt, Field(lt=2**53)]
+    attempts: Annotated[NonNegativeInt, Field(lt=2**53)]  # the attempts that they were learned from
 
 
 class _Unsound(ValueError):
@@ -99,13 +86,7 @@ def automaton_digest(automaton: Automaton) -> str:
 
 
 def write_twist(path: Path, header: TwistHeader, counts: SoftCounts, tilt: Values | None) -> None:
-    """Write a file, or replace it, atomically.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be written, or would be too large to be read.
-    """
+    """Write a file, or replace it, atomically."""
     states = sorted(counts.visits)
     onward = vstack([csr_array((0, counts.states)), *(counts.onward[state] for state in states)], format="csr")
     onward.sort_indices()

@@ -29,40 +29,22 @@ class _Gap(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What may still become an occurrence.
+    """What may still become an occurrence."""
 
-    Parameters
-    ----------
-    counts
-        The number of occurrences of each group, up to what makes a difference.
-    inside
-        Whether the last character belongs to a word.
-    places
-        Begun occurrences: the number of the word, and how many of its items have been read.
-    ending
-        Groups with an occurrence that counts if the next character belongs to no word.
-    final
-        Whether the constraint is satisfied, or violated, whatever follows; None if that is open.
-    """
-
-    counts: tuple[int, ...]
-    inside: bool
+    counts: tuple[int, ...]  # the number of occurrences of each group, up to what makes a difference
+    inside: bool  # whether the last character belongs to a word
+    # begun occurrences: the number of the word, and how many of its items have been read
     places: frozenset[tuple[int, int]]
-    ending: frozenset[int]
+    ending: frozenset[int]  # groups with an occurrence that counts if the next character belongs to no word
+    # whether the constraint is satisfied, or violated, whatever follows; None if that is open
     final: bool | None = None
 
 
 @dataclass(frozen=True)
 class _Words:
-    """The words of a constraint, and the steps of their automaton.
+    """The words of a constraint, and the steps of their automaton."""
 
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    """
-
-    constraint: Keyword
+    constraint: Keyword  # the constraint
 
     @cached_property
     def folding(self) -> TextFolding:

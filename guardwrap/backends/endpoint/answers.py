@@ -22,15 +22,7 @@ _GREATEST_ID = 2**31
 
 
 class AnswerLimit:
-    """The maximum size of one text, so that a server that never ends a text is detected.
-
-    Parameters
-    ----------
-    where
-        The server, for errors.
-    max_tokens
-        The field ``max_tokens`` of the request.
-    """
+    """The maximum size of one text, so that a server that never ends a text is detected."""
 
     def __init__(self, where: str, max_tokens: int) -> None:
         self._where, self._max_tokens = where, max_tokens
@@ -42,13 +34,7 @@ class AnswerLimit:
         return self._max_tokens + _FEW
 
     def take(self, text: str, ids: Sequence[int]) -> None:
-        """Count a piece of the text.
-
-        Raises
-        ------
-        EndpointError
-            If the text is larger than a text of ``max_tokens`` tokens can be.
-        """
+        """Count a piece of the text."""
         self._pieces += 1
         self._characters += len(text)
         self._ids += len(ids)
@@ -60,13 +46,7 @@ class AnswerLimit:
 
 
 def text_piece(value: Any) -> str:
-    """Return a piece of text: empty for None.
-
-    Raises
-    ------
-    ValueError
-        If it is not a string, or contains half of a surrogate pair.
-    """
+    """Return a piece of text: empty for None."""
     if value is None:
         return ""
     if not isinstance(value, str) or not is_text(value):

@@ -31,41 +31,22 @@ _UNREAD = (
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a text.
+    """A piece of a text."""
 
-    Parameters
-    ----------
-    text
-        The characters, or pieces of a message as lines of JSON if the call parses messages. Empty if its tokens do not
-        yet complete a character, or end the text.
-    token_ids
-        Its tokens, if they were requested.
-    log_probability
-        Sum of the log-probabilities of ``token_ids``, in nats.
-    remarks
-        Notes for the report, with ``{}`` for the number of attempts.
-    """
-
+    # The characters, or pieces of a message as lines of JSON if the call parses messages. Empty if its tokens do not
+    # yet complete a character, or end the text.
     text: str
-    token_ids: Sequence[int] = ()
-    log_probability: float = 0.0
-    remarks: tuple[str, ...] = ()
+    token_ids: Sequence[int] = ()  # its tokens, if they were requested
+    log_probability: float = 0.0  # sum of the log-probabilities of ``token_ids``, in nats
+    remarks: tuple[str, ...] = ()  # notes for the report, with ``{}`` for the number of attempts
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a text.
+    """The end of a text."""
 
-    Parameters
-    ----------
-    status
-        ``"finished"`` if the text ended by itself, ``"cut"`` at the token limit.
-    tokens
-        The server's count of the text's tokens, or None.
-    """
-
-    status: str
-    tokens: int | None
+    status: str  # ``"finished"`` if the text ended by itself, ``"cut"`` at the token limit
+    tokens: int | None  # the server's count of the text's tokens, or None
 
 
 @dataclass(frozen=True)
@@ -80,21 +61,7 @@ Event = Piece | Ended | AttemptRestarted | Exception
 async def stream_attempt(
     endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]
 ) -> None:
-    """Draw an attempt. Errors are passed to ``put``, and not raised.
-
-    Parameters
-    ----------
-    endpoint
-        The server.
-    line
-        The connection to it.
-    law
-        The distribution to draw from: the prompt and the fields of the request.
-    seed
-        The seed of the attempt, sent with every retry.
-    put
-        Called with each event of the attempt.
-    """
+    """Draw an attempt. Errors are passed to ``put``, and not raised."""
     once = partial(_once, endpoint, line, law, seed, put)
     try:
         put(await retried(once, endpoint, line, law, lambda: put(AttemptRestarted())))
@@ -105,15 +72,7 @@ async def stream_attempt(
 
 
 async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]) -> Ended:
-    """Send the request once, and pass the pieces of its text to ``put``.
-
-    Raises
-    ------
-    EndpointError
-        If the answer is not usable.
-    Exception
-        Any error of the client that broke off the request.
-    """
+    """Send the request once, and pass the pieces of its text to ``put``."""
     import openai
 
     end: str | None = None

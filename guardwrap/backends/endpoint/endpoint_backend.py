@@ -43,13 +43,6 @@ class EndpointBackend:
 
     Requests run in the endpoint's event loop, which puts their events into an inbox. ``advance`` empties the inbox, so
     that texts are judged in the scheduler's thread, as with a model in this process.
-
-    Parameters
-    ----------
-    endpoint
-        The server.
-    size
-        Maximum number of concurrent requests.
     """
 
     mode = "endpoint"

@@ -20,61 +20,30 @@ _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition
 
 @dataclass(frozen=True)
 class EndpointSettings:
-    """The generation settings of a call.
+    """The generation settings of a call."""
 
-    Parameters
-    ----------
-    fields
-        Request fields of the OpenAI protocol.
-    extra
-        Request fields beyond the protocol.
-    chat, chat_extra
-        The same for chats only.
-    count
-        Number of texts per prompt.
-    mode
-        How tokens are chosen from scores.
-    words
-        A description of the settings, for reports.
-    """
-
-    fields: Mapping[str, Any]
-    extra: Mapping[str, Any]
-    count: int
-    mode: Literal["sample", "greedy"]
-    words: str
-    chat: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]  # request fields of the OpenAI protocol
+    extra: Mapping[str, Any]  # request fields beyond the protocol
+    count: int  # number of texts per prompt
+    mode: Literal["sample", "greedy"]  # how tokens are chosen from scores
+    words: str  # a description of the settings, for reports
+    chat: Mapping[str, Any] = field(default_factory=dict)  # the same for chats only
     chat_extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class EndpointLaw:
-    """One prompt under the settings of a call.
+    """One prompt under the settings of a call."""
 
-    Parameters
-    ----------
-    prompt
-        A string, or a list of messages.
-    settings
-        The generation settings.
-    model
-        The server's name for the model, or for an adapter on it.
-    mask
-        The request field ``structured_outputs``, which restricts the server's tokens; None for no restriction.
-    scored
-        Whether token ids and their log-probabilities are requested.
-    parses
-        Whether the message that the server sends in separate fields is read, with its reasoning and tool calls.
-    traced
-        OpenTelemetry's context of the call, whose span its requests belong to; None if nothing is traced.
-    """
-
-    prompt: str | Sequence[Mapping[str, Any]]
-    settings: EndpointSettings
-    model: str
+    prompt: str | Sequence[Mapping[str, Any]]  # a string, or a list of messages
+    settings: EndpointSettings  # the generation settings
+    model: str  # the server's name for the model, or for an adapter on it
+    # the request field ``structured_outputs``, which restricts the server's tokens; None for no restriction
     mask: Mapping[str, Any] | None = None
-    scored: bool = False
+    scored: bool = False  # whether token ids and their log-probabilities are requested
+    # whether the message that the server sends in separate fields is read, with its reasoning and tool calls
     parses: bool = False
+    # OpenTelemetry's context of the call, whose span its requests belong to; None if nothing is traced
     traced: Any = None
     max_time: float | None = field(default=None, init=False)
     beam_results: None = field(default=None, init=False)
@@ -123,18 +92,6 @@ def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> En
     """Validate the generation options of a call, which have the names used by transformers.
 
     Fields for all options are sent, including those that were not passed, so that the server's defaults do not apply.
-
-    Parameters
-    ----------
-    endpoint
-        The server.
-    options
-        The options that the user passed; None means that an option was not passed.
-
-    Raises
-    ------
-    UsageError
-        If an option is unknown, invalid, or not supported by this endpoint.
     """
     passed = {name: value for name, value in options.items() if value is not None}
     for name in passed:
@@ -186,13 +143,7 @@ def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> En
 
 
 def require_weighable_endpoint(endpoint: Endpoint, settings: EndpointSettings) -> None:
-    """Check that the log-probabilities that a server reports are those that it draws tokens with.
-
-    Raises
-    ------
-    UsageError
-        If they are not; names the option that makes the difference.
-    """
+    """Check that the log-probabilities that a server reports are those that it draws tokens with."""
     else_ = "or sampler='rejection'"
     if settings.mode != "sample":
         raise UsageError(f"greedy search draws nothing that could be weighed; pass do_sample=True, {else_}")

@@ -42,13 +42,6 @@ class EndpointWeigher:
 
     Both terms come from the server's forward passes over prompt and text, so that they have the same rounding. The
     log-probabilities with which tokens were drawn are also known, and must be equal to these except for rounding.
-
-    Parameters
-    ----------
-    endpoint
-        The server.
-    size
-        Maximum number of concurrent requests.
     """
 
     def __init__(self, endpoint: Endpoint, size: int) -> None:

@@ -15,49 +15,23 @@ _NO_NAME = "{} sends a tool call without its name, or in pieces that change it; 
 
 
 class Delta(NamedTuple):
-    """A piece of a message.
+    """A piece of a message."""
 
-    Parameters
-    ----------
-    part
-        The part of the message that it belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
-    text
-        Its text; of a call, JSON of the arguments.
-    call
-        The number of the call, from 0.
-    name
-        The tool that the call names.
-    """
-
-    part: str
-    text: str
-    call: int = 0
-    name: str = ""
+    part: str  # the part of the message that it belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``
+    text: str  # its text; of a call, JSON of the arguments
+    call: int = 0  # the number of the call, from 0
+    name: str = ""  # the tool that the call names
 
 
 class DeltaReader:
-    """Reads the field ``delta`` of a stream's chunks, in order.
-
-    Parameters
-    ----------
-    where
-        The server, for errors.
-    """
+    """Reads the field ``delta`` of a stream's chunks, in order."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._call, self._name = -1, ""
 
     def read(self, delta: Any) -> list[Delta]:
-        """Return the pieces of one chunk.
-
-        Raises
-        ------
-        ValueError
-            If a field has another type than the protocol says.
-        EndpointError
-            If a call has no name, or pieces of different calls are mixed.
-        """
+        """Return the pieces of one chunk."""
         pieces = [Delta("reasoning", reasoning_in(delta)), Delta("answer", text_piece(delta.content))]
         calls = getattr(delta, "tool_calls", None) or []
         return [*(piece for piece in pieces if piece.text), *(self._of_call(call) for call in calls)]

@@ -40,21 +40,11 @@ class Broken(Exception):  # never leaves the backend
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of a request.
+    """A fault of a request."""
 
-    Parameters
-    ----------
-    words
-        The message: one line, with a way out.
-    again
-        Whether the same request may succeed later.
-    wait
-        Seconds to wait before a retry, as requested by the server; or None.
-    """
-
-    words: str
-    again: bool = False
-    wait: float | None = None
+    words: str  # the message: one line, with a way out
+    again: bool = False  # whether the same request may succeed later
+    wait: float | None = None  # seconds to wait before a retry, as requested by the server; or None
 
     def error(self, tries: int) -> EndpointError:
         """Return the fault as an error, after ``tries`` tries."""
@@ -76,26 +66,7 @@ async def retried(
     law: EndpointLaw,
     again: Callable[[], None] = lambda: None,
 ) -> _T:
-    """Send a request, retry it after temporary faults, and return its result.
-
-    Parameters
-    ----------
-    once
-        Sends the request once.
-    endpoint
-        The server.
-    line
-        The connection to it.
-    law
-        The prompt and settings of the request, for error messages.
-    again
-        Called before each retry.
-
-    Raises
-    ------
-    EndpointError
-        For permanent faults, and after ``endpoint.max_retries`` retries.
-    """
+    """Send a request, retry it after temporary faults, and return its result."""
     for tries in itertools.count(1):
         try:
             return await once()
@@ -111,19 +82,7 @@ async def retried(
 
 
 async def request_fault(error: Exception, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
-    """Return the fault that an error of a request stands for.
-
-    Parameters
-    ----------
-    error
-        The error that the request raised.
-    endpoint
-        The server.
-    line
-        The connection to it.
-    law
-        The prompt and settings of the request.
-    """
+    """Return the fault that an error of a request stands for."""
     import openai
 
     where = endpoint.base_url

@@ -130,22 +130,7 @@ class Endpoint:
 
 
 class Line:
-    """A connection to a server: an event loop in a separate thread, and a client in that loop.
-
-    Parameters
-    ----------
-    endpoint
-        The server.
-
-    Attributes
-    ----------
-    loop : asyncio.AbstractEventLoop
-        The event loop in which requests run.
-    client : openai.AsyncOpenAI
-        The client that sends them.
-    answered : bool
-        Whether the server has ever answered. Failures to connect are retried only if it has.
-    """
+    """A connection to a server: an event loop in a separate thread, and a client in that loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         openai = _client_library()
@@ -171,14 +156,8 @@ class Line:
     async def send(self, route: str, fields: Mapping[str, Any], extra: Mapping[str, Any], traced: Any) -> Any:
         """Send a request, and return the answer, or the stream of one.
 
-        Parameters
-        ----------
-        route
-            ``/completions`` or ``/chat/completions``.
-        fields, extra
-            The fields of the protocol, and those beyond it.
-        traced
-            OpenTelemetry's context of the call, whose span the server's trace joins; None if nothing is traced.
+        ``traced``: OpenTelemetry's context of the call, whose span the server's trace joins; None if nothing is
+        traced.
         """
         client: Any = self.client
         create = (client.completions if route == "/completions" else client.chat.completions).create
@@ -213,13 +192,7 @@ class Line:
 
 
 def line_to(endpoint: Endpoint) -> Line:
-    """Return the connection to an endpoint, created at first use and closed when the endpoint is deleted.
-
-    Raises
-    ------
-    UsageError
-        If the client library is not installed.
-    """
+    """Return the connection to an endpoint, created at first use and closed when the endpoint is deleted."""
     with endpoint._lock:
         if endpoint._line is None or endpoint._line.process != os.getpid():
             endpoint._line = Line(endpoint)

@@ -28,13 +28,7 @@ _PLAIN = re.compile(rf"(?:(?:(?:{_LITERAL}|{_CLASS}|\))(?:{_REPEAT})?)|\((?:\?:)
 
 
 def masking(constraint: Constraint) -> tuple[Constraint, dict[str, Any]]:
-    """Return the first part of a constraint that ``structured_outputs`` can express, and the field's value for it.
-
-    Raises
-    ------
-    UsageError
-        If there is none; names the supported constraints.
-    """
+    """Return the first part of a constraint that ``structured_outputs`` can express, and the field's value for it."""
     for part in _conjuncts(constraint):
         field = _in_words(part)
         if field is not None:

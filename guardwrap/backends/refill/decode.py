@@ -25,18 +25,8 @@ class RefillBackend:
     when the next one is not cached. Of attempts with the same tokens, one computes the distribution of the next token,
     and the others wait for it.
 
-    Parameters
-    ----------
-    make_rows
-        Creates an empty batch, whose rows keep the states of attempts.
-    size
-        Maximum number of concurrent attempts. It is halved when memory runs out: running attempts then restart, and
-        draw the same tokens, because their random numbers do not depend on the batch.
-
-    Attributes
-    ----------
-    row_steps : int
-        Number of rows, summed over all model calls except prefills.
+    ``size``: maximum number of concurrent attempts. It is halved when memory runs out: running attempts then restart,
+    and draw the same tokens, because their random numbers do not depend on the batch.
     """
 
     can: Capabilities = Capabilities()
@@ -79,18 +69,7 @@ class RefillBackend:
 
     @torch.no_grad()
     def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
-        """Start new attempts, and draw their first tokens.
-
-        Parameters
-        ----------
-        launches
-            The attempts to start, at most ``room``, of any requests.
-
-        Returns
-        -------
-        list of AttemptState
-            The attempts that already ended.
-        """
+        """Start new attempts, and draw their first tokens."""
         with self._emptied_by_errors():
             return self._begin([self._begun(launch) for launch in launches])
 

@@ -53,19 +53,6 @@ def select_rows(model: Any, *, separate: bool = False) -> type[Rows]:
     Each class is tested with prompts of different lengths, rows that end, and rows that join later. Its logits are
     compared with those of every text computed from its start. Half-precision models are tested in float32; see
     ``float32``.
-
-    Parameters
-    ----------
-    model
-        A causal language model.
-    separate
-        Whether a row's logits must not depend on other rows, not even by rounding.
-
-    Returns
-    -------
-    type
-        Slots, Wave or Plain, or if ``separate`` Separate or SeparatePlain, which create an empty batch when called
-        with the model. The result is cached for the lifetime of the model.
     """
     look_for_compiled(model)
     results = _chosen.setdefault(model, {})
@@ -187,13 +174,7 @@ def _rounding(model: Any) -> float:
 
 
 def _require_generate(model: Any) -> None:
-    """Reject models whose ``generate`` passes them other inputs than the tokens, such as an appended mask token.
-
-    Raises
-    ------
-    ModelError
-        If the logits of ``model.generate`` are not those of the model called on the same tokens.
-    """
+    """Reject models whose ``generate`` passes them other inputs than the tokens, such as an appended mask token."""
     size = model.config.get_text_config().vocab_size
     ids = torch.randint(size, (1, 4), generator=torch.Generator().manual_seed(0)).to(model.device)
     difference, tolerance = _measured(model, partial(_generate_apart, model, ids))

@@ -19,27 +19,14 @@ __all__ = ["Pages", "Prefix", "Recent", "computed_prompt"]
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """A prefix of texts: a prompt, or a shorter prefix with one more token.
+    """A prefix of texts: a prompt, or a shorter prefix with one more token."""
 
-    Parameters
-    ----------
-    length
-        Number of tokens.
-    layers
-        For a prompt, its cache layers from the library; empty for a token.
-    parent
-        The prefix without its last token; None for a prompt.
-    page
-        For a token, the number under which each layer keeps the keys and values that it adds; see ``Pages``.
-    logits
-        Logits of the token after a prompt, ``[1, vocabulary]``; None otherwise.
-    """
-
-    length: int
-    layers: Sequence[Any] = ()
-    parent: Prefix | None = None
+    length: int  # number of tokens
+    layers: Sequence[Any] = ()  # for a prompt, its cache layers from the library; empty for a token
+    parent: Prefix | None = None  # the prefix without its last token; None for a prompt
+    # for a token, the number under which each layer keeps the keys and values that it adds; see ``Pages``
     page: int = -1
-    logits: torch.Tensor | None = None
+    logits: torch.Tensor | None = None  # logits of the token after a prompt, ``[1, vocabulary]``; None otherwise
 
     @cached_property
     def states(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
@@ -73,11 +60,6 @@ class Pages:
 
     A prefix that was removed from the tree may still be the parent of one in the tree, or of a row's. So a number is
     reused only when nothing refers to its prefix any more.
-
-    Attributes
-    ----------
-    count : int
-        Number of pages, used or free. They are numbered from 0.
     """
 
     def __init__(self) -> None:

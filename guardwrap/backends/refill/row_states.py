@@ -36,18 +36,10 @@ __all__ = [
 
 
 class Rows(Protocol):
-    """The rows of a batch, numbered from 0.
+    """The rows of a batch, numbered from 0."""
 
-    Attributes
-    ----------
-    name : str
-        The name of the mode in reports.
-    refills : bool
-        Whether rows can be added while others are in use.
-    """
-
-    name: str
-    refills: bool
+    name: str  # the name of the mode in reports
+    refills: bool  # whether rows can be added while others are in use
 
     def __init__(self, model: Any) -> None:
         """Create an empty batch for a model."""

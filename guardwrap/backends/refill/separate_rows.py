@@ -22,15 +22,7 @@ __all__ = ["Separate", "SeparatePlain"]
 
 
 class Separate:
-    """Rows with a cache of the library each. Each distinct prompt is computed once and copied.
-
-    Parameters
-    ----------
-    model
-        The model.
-    prompts
-        Number of prompts whose states are kept for further rows.
-    """
+    """Rows with a cache of the library each. Each distinct prompt is computed once and copied."""
 
     name = "separate"
     refills = True

@@ -31,14 +31,7 @@ class Slots:
     its left. Rows stay contiguous: when rows end, the last ones move into the gaps. A row can also start at a prefix
     that another row has reached: their states are kept as a tree of prefixes.
 
-    Parameters
-    ----------
-    model
-        The model.
-    prompts
-        Number of prompts whose states are kept for further rows.
-    states
-        Memory for the states of other tokens, in bytes; those of ``LEAST`` tokens are kept in any case.
+    ``states``: memory for the states of other tokens, in bytes; those of ``LEAST`` tokens are kept in any case.
     """
 
     name = "refill"

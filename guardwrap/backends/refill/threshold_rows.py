@@ -32,17 +32,7 @@ class _Row:
 
 
 class ThresholdRows:
-    """Rows that are computed together until one is longer than the threshold, which is from then on computed alone.
-
-    Parameters
-    ----------
-    model
-        The model.
-    kind
-        The class of the rows that are computed together.
-    threshold
-        The most tokens of these.
-    """
+    """Rows that are computed together until one is longer than the threshold, which is from then on computed alone."""
 
     def __init__(self, model: Any, kind: type[Rows], threshold: int) -> None:
         self._parts: dict[bool, Rows] = {False: kind(model), True: Separate(model)}  # by whether rows are alone

@@ -47,18 +47,10 @@ UNEXPECTED, INVALID = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """A text and the result of its check.
+    """A text and the result of its check."""
 
-    Parameters
-    ----------
-    expected
-        Whether the text should be accepted.
-    explanation
-        The text, and the parts that reject it.
-    """
-
-    expected: bool
-    explanation: Explanation
+    expected: bool  # whether the text should be accepted
+    explanation: Explanation  # the text, and the parts that reject it
 
     @property
     def right(self) -> bool:
@@ -79,31 +71,16 @@ class CheckedText:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """The results of one constraint file.
+    """The results of one constraint file."""
 
-    Parameters
-    ----------
-    name
-        The path, or ``catalogue:NAME``.
-    file
-        The contents; None if they are invalid, or if a text cannot be checked with them.
-    examples, texts
-        The file's own examples, and the texts of the command line.
-    audit
-        The records of the command line, compared with the file; None without any.
-    error
-        Why the file is invalid, or why a text cannot be checked with it; None otherwise.
-    is_valid
-        Whether the error, if any, is not in the file but in a text.
-    """
-
-    name: str
+    name: str  # the path, or ``catalogue:NAME``
+    # the contents; None if they are invalid, or if a text cannot be checked with them
     file: ConstraintFile | None = None
-    examples: tuple[CheckedText, ...] = ()
+    examples: tuple[CheckedText, ...] = ()  # the file's own examples, and the texts of the command line
     texts: tuple[CheckedText, ...] = ()
-    audit: Audit | None = None
-    error: str | None = None
-    is_valid: bool = True
+    audit: Audit | None = None  # the records of the command line, compared with the file; None without any
+    error: str | None = None  # why the file is invalid, or why a text cannot be checked with it; None otherwise
+    is_valid: bool = True  # whether the error, if any, is not in the file but in a text
 
     @property
     def code(self) -> int:
@@ -248,21 +225,7 @@ def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedTe
 
 
 def check_texts(constraint: Constraint, texts: Sequence[ExpectedText]) -> list[CheckedText]:
-    """Check texts with every part of a constraint, not only up to the first one that rejects.
-
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    texts
-        Finished texts, and whether each should be accepted.
-
-    Raises
-    ------
-    UsageError
-        If a rule judges a part of messages and a text is no message; ``PromptError``, which names the text's line, if
-        the text is not an example of the file.
-    """
+    """Check texts with every part of a constraint, not only up to the first one that rejects."""
     draws = [_draw(item.text) for item in texts]
     part = _message_part(constraint)
     for item, draw in zip(texts, draws, strict=True):

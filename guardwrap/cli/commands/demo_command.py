@@ -17,30 +17,14 @@ __all__ = ["demo"]
 
 @dataclass(frozen=True)
 class Scene:
-    """One prompt with one constraint.
+    """One prompt with one constraint."""
 
-    Parameters
-    ----------
-    title
-        The heading.
-    prompt
-        The prompt.
-    chat
-        Whether to pass it as a user message to models that have a chat template.
-    constraint
-        The constraint, or its name in the catalogue.
-    count
-        Number of texts.
-    max_new_tokens
-        Maximum tokens per text.
-    """
-
-    title: str
-    prompt: str
-    chat: bool
-    constraint: Constraint | str
-    count: int
-    max_new_tokens: int
+    title: str  # the heading
+    prompt: str  # the prompt
+    chat: bool  # whether to pass it as a user message to models that have a chat template
+    constraint: Constraint | str  # the constraint, or its name in the catalogue
+    count: int  # number of texts
+    max_new_tokens: int  # maximum tokens per text
 
     def prompts(self, chat: bool) -> Any:
         """Return the prompt to pass to ``GuardedGenerator``."""

@@ -51,15 +51,9 @@ TEXTS, TOKENS, ROUNDS = 8, 16, 1
 
 @dataclass
 class Findings:
-    """Prints findings, and collects advice.
+    """Prints findings, and collects advice."""
 
-    Parameters
-    ----------
-    advice
-        What to do, in the order of the findings.
-    """
-
-    advice: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)  # what to do, in the order of the findings
 
     def say(self, label: str, words: str, advice: str = "") -> None:
         """Print one line, and keep the advice that belongs to it."""

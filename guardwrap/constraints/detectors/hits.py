@@ -21,28 +21,17 @@ __all__ = ["HitConstraint", "HitRule", "first_hit"]
 
 
 class HitRule(NamedTuple):
-    """How one kind of hit is recognized, in text in which letters, digits, spaces and dashes are mostly ASCII.
+    """How one kind of hit is recognized, in text in which letters, digits, spaces and dashes are mostly ASCII."""
 
-    Parameters
-    ----------
-    run
-        Compiled expression of a run of characters in which a hit may be. Where it matches, and where it ends, must
-        depend on at most ``tail`` characters after the match. So runs that are followed by that many characters are
-        the same in all continuations.
-    find
-        Returns what kind of hit is in a run, for reports, or None. It sees nothing but the run.
-    tail
-        Number of characters after a run that may change it.
-    overlapped
-        Whether a run may begin within another one.
-    widest
-        The most characters that have been read of a run that does not match yet, but may if more text follows.
-    """
-
+    # Compiled expression of a run of characters in which a hit may be. Where it matches, and where it ends, must depend
+    # on at most ``tail`` characters after the match. So runs that are followed by that many characters are the same in
+    # all continuations.
     run: Any
+    # Returns what kind of hit is in a run, for reports, or None. It sees nothing but the run.
     find: Callable[[str], str | None]
-    tail: int = 1
-    overlapped: bool = False
+    tail: int = 1  # number of characters after a run that may change it
+    overlapped: bool = False  # whether a run may begin within another one
+    # the most characters that have been read of a run that does not match yet, but may if more text follows
     widest: int = 64
 
 
@@ -95,11 +84,6 @@ def first_hit(rules: Iterable[HitRule], text: str) -> str | None:
 
     The readings are the text and its decodings, each as it is written and folded: what follows a number may hide it in
     one of them.
-
-    Raises
-    ------
-    TimeLimit
-        If a limit is exceeded.
     """
     rules = tuple(rules)
     for written in (text, *decodings(text, anywhere=True)):
@@ -151,33 +135,15 @@ class _Scan:
 
 @dataclass(frozen=True)
 class HitMonitor(Monitor):
-    """Monitor that looks for hits where some may have become certain.
+    """Monitor that looks for hits where some may have become certain."""
 
-    Parameters
-    ----------
-    rules
-        The rules.
-    written
-        The text as it is written.
-    folded
-        The folded form of the text, as far as no later text can change it.
-    rest
-        The end of the text, which is not folded yet.
-    differs
-        Whether the folded form is another than the text.
-    decoded
-        How much of the text has been decoded, up to a quotation mark or line break.
-    verdict
-        The verdict on the text read so far.
-    """
-
-    rules: tuple[HitRule, ...]
-    written: _Scan = _Scan()
-    folded: _Scan = _Scan()
-    rest: str = ""
-    differs: bool = False
-    decoded: int = 0
-    verdict: Verdict = Verdict.UNDECIDED
+    rules: tuple[HitRule, ...]  # the rules
+    written: _Scan = _Scan()  # the text as it is written
+    folded: _Scan = _Scan()  # the folded form of the text, as far as no later text can change it
+    rest: str = ""  # the end of the text, which is not folded yet
+    differs: bool = False  # whether the folded form is another than the text
+    decoded: int = 0  # how much of the text has been decoded, up to a quotation mark or line break
+    verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
 
     def read(self, text: str, /) -> HitMonitor:
         """Search the new text, and fold it if it has to be."""

@@ -23,29 +23,18 @@ __all__ = ["PerPromptOptions", "as_constraint_file", "catalogue"]
 
 @dataclass(frozen=True)
 class PerPromptOptions:
-    """Options for one prompt that replace those of its call. None keeps the call's option.
+    """Options for one prompt that replace those of its call. None keeps the call's option."""
 
-    Parameters
-    ----------
-    constraints
-        Constraints that must hold in addition to the call's, in any form that ``GuardedGenerator`` accepts.
-    sampler, budget
-        The sampler and the budget, in any form that ``GuardedGenerator`` accepts.
-    seed
-        The prompt's seed. The prompt then gets the same texts as in a call of its own with this seed.
-    number
-        Replaces the prompt's position in its call, from which its random numbers are derived. None means the position
-        itself, or 0 if ``seed`` is set.
-    fields
-        Values for the placeholders of constraint files.
-    """
-
+    # constraints that must hold in addition to the call's, in any form that ``GuardedGenerator`` accepts
     constraints: Any = None
-    sampler: Any = None
+    sampler: Any = None  # the sampler and the budget, in any form that ``GuardedGenerator`` accepts
     budget: Budget | None = None
+    # The prompt's seed. The prompt then gets the same texts as in a call of its own with this seed.
     seed: int | None = None
+    # Replaces the prompt's position in its call, from which its random numbers are derived. None means the position
+    # itself, or 0 if ``seed`` is set.
     number: int | None = None
-    fields: Mapping[str, Any] | None = None
+    fields: Mapping[str, Any] | None = None  # values for the placeholders of constraint files
 
 
 def catalogue(name: str) -> ConstraintFile:
@@ -67,22 +56,9 @@ def catalogue(name: str) -> ConstraintFile:
 def as_constraint_file(source: object, *, allow_code: bool = False) -> ConstraintFile:
     """Convert any form of constraints that users may pass.
 
-    Parameters
-    ----------
-    source
-        A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, a mapping in the form of
-        its field ``constraint`` (``{"kind": ...}``), or a sequence of these.
-        All constraints of a sequence must hold, and the first sampler, proposal, adapter, budget, repair and fallback
-        in it apply.
-    allow_code
-        Whether files may name Python functions.
-
-    Raises
-    ------
-    ConstraintError
-        If it is none of these forms.
-    UsageError
-        If one of the files has a prompt as its proposal, and another has an adapter.
+    ``source``: a Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, a mapping in
+    the form of its field ``constraint`` (``{"kind": ...}``), or a sequence of these. All constraints of a sequence
+    must hold, and the first sampler, proposal, adapter, budget, repair and fallback in it apply.
     """
     if isinstance(source, ConstraintFile):
         return source

@@ -86,11 +86,6 @@ def kinds() -> dict[str, type[Constraint]]:
     A package adds a kind through the entry point group ``guardwrap.constraints``. The entry's name is the kind, and its
     value is a frozen dataclass that derives from ``Constraint`` and has a field ``kind`` of type ``Literal["<name>"]``.
     A field of type ``Constraint`` accepts a constraint of any kind.
-
-    Raises
-    ------
-    ConstraintError
-        If a plug-in uses the name of another kind, or is not such a class.
     """
     classes = dict(_OURS)
     for entry in entry_points(group="guardwrap.constraints"):

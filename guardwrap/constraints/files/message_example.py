@@ -114,11 +114,6 @@ def read_message(data: Any) -> Mapping[str, Any]:
     """Read a message from plain JSON types: a mapping with ``content``, ``reasoning`` and ``tool_calls``.
 
     Those of ``Outcome.messages`` are read as well: with ``reasoning_content``, ``role`` and calls of OpenAI's API.
-
-    Raises
-    ------
-    Invalid
-        If it is invalid; the error has the location.
     """
     message: Mapping[str, Any] = validated(data, _a_message())
     return message

@@ -72,15 +72,7 @@ def _which(value: Any) -> str:
 
 
 def _or_named(inline: CoreSchema, handler: Any) -> CoreSchema:
-    """Return pydantic's schema for a constraint that is written out, named from the catalogue, or in another file.
-
-    Parameters
-    ----------
-    inline
-        The schema for a constraint that is written out.
-    handler
-        Pydantic's handler, which creates schemas.
-    """
+    """Return pydantic's schema for a constraint that is written out, named from the catalogue, or in another file."""
     catalogue_name = {
         "type": "string",
         "enum": [PREFIX + name for name in catalogue_names()],
@@ -98,18 +90,7 @@ def _or_named(inline: CoreSchema, handler: Any) -> CoreSchema:
 
 
 def any_constraint(handler: Any) -> Any:
-    """Return pydantic's schema for a constraint of any kind, written out or named.
-
-    Parameters
-    ----------
-    handler
-        Pydantic's handler, which creates the schema of each class.
-
-    Raises
-    ------
-    ConstraintError
-        If a plug-in has a field of a type that cannot be read from YAML.
-    """
+    """Return pydantic's schema for a constraint of any kind, written out or named."""
     schemas = {}
     for name, kind in kinds().items():
         try:

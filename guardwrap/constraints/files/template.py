@@ -34,26 +34,11 @@ _COMPILED = 256  # filled constraints that are kept
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstraintTemplate(Constraint):
-    """A constraint that is read from its file only when the values of its fields are known.
+    """A constraint that is read from its file only when the values of its fields are known."""
 
-    Parameters
-    ----------
-    source
-        The file.
-    names
-        Names of the fields, which are placeholders between braces.
-    allow_code
-        Whether the file may name Python functions.
-
-    Raises
-    ------
-    SpecError
-        If a name is invalid or not used, or a placeholder stands where a value could change the rule's structure.
-    """
-
-    source: Document
-    names: tuple[str, ...]
-    allow_code: bool = field(default=False, kw_only=True)
+    source: Document  # the file
+    names: tuple[str, ...]  # names of the fields, which are placeholders between braces
+    allow_code: bool = field(default=False, kw_only=True)  # whether the file may name Python functions
 
     def __post_init__(self) -> None:
         used: set[str] = set()
@@ -119,17 +104,8 @@ class ConstraintTemplate(Constraint):
     def filled(self, values: Mapping[str, Any]) -> Constraint:
         """Return the constraint with the values of its fields; the same values give the same object while it is kept.
 
-        Parameters
-        ----------
-        values
-            A value for each field: a string, a number, true, false or a list of these. Other names are ignored.
-
-        Raises
-        ------
-        UsageError
-            If a field is missing, or its value has another type or is too long.
-        SpecError
-            If the constraint is invalid with these values; the message names path and line.
+        ``values``: a value for each field: a string, a number, true, false or a list of these. Other names are
+        ignored.
         """
         return _filled(_ById(self), json.dumps(self._needed(values), sort_keys=True))
 
@@ -295,22 +271,7 @@ def names_of_fields(constraint: Constraint) -> tuple[str, ...]:
 
 
 def fill(constraint: Constraint, values: Mapping[str, Any] | None) -> Constraint:
-    """Return a constraint whose templates are filled; the constraint itself if it has none.
-
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    values
-        Values of the fields, by name; None has none.
-
-    Raises
-    ------
-    UsageError
-        If a field is missing, or its value has another type or is too long.
-    SpecError
-        If a constraint is invalid with these values.
-    """
+    """Return a constraint whose templates are filled; the constraint itself if it has none."""
     if isinstance(constraint, ConstraintTemplate):
         return constraint.filled(values or {})
     if not isinstance(constraint, All | AnyOf | Not) or not names_of_fields(constraint):

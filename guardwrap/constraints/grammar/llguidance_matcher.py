@@ -40,20 +40,6 @@ class Matcher:
 
     All of its ``LLMatcher`` objects share one lexer, which grows as they read. When the lexer reaches its limit, all of
     them silently reject every byte. So a rejection counts only if the lexer still works afterwards: see ``alive``.
-
-    Parameters
-    ----------
-    grammar
-        Rules and terminals in Lark's EBNF.
-    start
-        The rule that the whole text must match.
-
-    Raises
-    ------
-    ConstraintError
-        If the grammar cannot be read.
-    Unsatisfiable
-        If no text is in its language.
     """
 
     def __init__(self, grammar: str, start: str) -> None:
@@ -76,22 +62,7 @@ class Matcher:
         return not self._canary or self.begin().try_consume_tokens(self._canary) == 1
 
     def follow(self, matcher: LLMatcher, text: str) -> LLMatcher | None:
-        """Return the state after more text, or None if no sentence continues with this text.
-
-        Parameters
-        ----------
-        matcher
-            The state before the text; it does not change.
-        text
-            The text that follows.
-
-        Raises
-        ------
-        Exhausted
-            If the library reached one of its limits.
-        TimeLimit
-            If the time limit is exceeded.
-        """
+        """Return the state after more text, or None if no sentence continues with this text."""
         after, tokens = matcher.deep_copy(), _encoded(text)
         for i in range(0, len(tokens), _STEP):
             check_deadline()
@@ -102,15 +73,7 @@ class Matcher:
         return after
 
     def may_follow(self, matcher: LLMatcher, texts: Sequence[str]) -> list[bool]:
-        """Return, for each text, whether some sentence continues with it. The state does not change.
-
-        Raises
-        ------
-        Exhausted
-            If the library reached one of its limits.
-        TimeLimit
-            If the time limit is exceeded.
-        """
+        """Return, for each text, whether some sentence continues with it. The state does not change."""
         return self.may_follow_bytes(matcher, [text.encode("utf-8", "surrogatepass") for text in texts])
 
     def may_follow_bytes(self, matcher: LLMatcher, texts: Sequence[bytes]) -> list[bool]:
@@ -161,13 +124,7 @@ _IMPORT = regex.compile(r"%import[ \t]+(?!common\b)([\w.]+)")
 
 
 def prepared(grammar: str, start: str) -> str:
-    """Return a grammar in the form that the library expects.
-
-    Raises
-    ------
-    ConstraintError
-        If the grammar is too large, uses syntax that is not supported, or lacks the rule ``start``.
-    """
+    """Return a grammar in the form that the library expects."""
     if len(grammar) > MAX_CHARACTERS:
         raise ConstraintError(f"the grammar has {len(grammar)} characters; at most {MAX_CHARACTERS} are allowed")
     for characters, most, what in (
@@ -260,13 +217,7 @@ def _ignored(grammar: str) -> list[str]:
 
 
 def _with_first_ends(grammar: str) -> tuple[str, list[str]]:
-    """Return the grammar with names for expressions with lazy quantifiers, and the terminals of these names.
-
-    Raises
-    ------
-    ConstraintError
-        If an expression is not supported, or not where it is.
-    """
+    """Return the grammar with names for expressions with lazy quantifiers, and the terminals of these names."""
     prefix, bare, is_empty = _fresh("LAZY", grammar), _blanked(grammar), _Emptiness()
     bodies, terms, lazy, edits = _bodies(bare), dict[str, str](), set[str](), list[tuple[int, int, str]]()
 

@@ -170,20 +170,7 @@ def _anchor(text: str) -> ConstraintError:
 
 
 def rewritten(literal: Literal, is_empty: IsEmpty) -> str | None:
-    """Return an expression of terminals that matches what Lark matches; None if the literal itself does.
-
-    Parameters
-    ----------
-    literal
-        The regular expression.
-    is_empty
-        Asks the library whether a terminal matches no text.
-
-    Raises
-    ------
-    ConstraintError
-        If it has a part that the library does not support, or reads otherwise than Lark.
-    """
+    """Return an expression of terminals that matches what Lark matches; None if the literal itself does."""
     alternatives = [_flat(each) for each in _Reader(literal).alternatives()]
     if not any(map(_has_lazy, alternatives)):
         return None

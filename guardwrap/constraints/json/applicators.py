@@ -23,24 +23,14 @@ LITERALS: dict[Kind, Any] = {"null": None, "true": True, "false": False}
 
 
 class Children(NamedTuple):
-    """The subschemas that apply to a child of an object or array: a property's value, an item or a key.
+    """The subschemas that apply to a child of an object or array: a property's value, an item or a key."""
 
-    Parameters
-    ----------
-    nodes
-        The subschemas that apply to the child.
-    asked
-        For each of them, the places of the container's subschemas that are violated if it is violated.
-    counted
-        For each of them, the places of the container's subschemas that count it for ``contains``.
-    never
-        The places of the container's subschemas that do not allow this child at all.
-    """
-
-    nodes: tuple[Subschema, ...]
+    nodes: tuple[Subschema, ...]  # the subschemas that apply to the child
+    # for each of them, the places of the container's subschemas that are violated if it is violated
     asked: tuple[tuple[int, ...], ...]
+    # for each of them, the places of the container's subschemas that count it for ``contains``
     counted: tuple[tuple[int, ...], ...]
-    never: tuple[int, ...]
+    never: tuple[int, ...]  # the places of the container's subschemas that do not allow this child at all
 
 
 class Closed(NamedTuple):
@@ -70,12 +60,8 @@ class _Logic(NamedTuple):
 class Applicators:
     """The subschemas that apply to one value of one kind.
 
-    Parameters
-    ----------
-    roots
-        The subschemas that apply to the value. ``nodes`` also holds those that they apply to the same value in turn.
-    kind
-        The kind of the value.
+    ``roots``: the subschemas that apply to the value. ``nodes`` also holds those that they apply to the same value in
+    turn.
     """
 
     def __init__(self, roots: Sequence[Subschema], kind: Kind) -> None:
@@ -124,17 +110,7 @@ class Applicators:
         self._children: dict[str | int | None, Children] = {}
 
     def totals(self, local: Verdicts, seen: Collection[str], *, finished: bool) -> Verdicts:
-        """Return the total verdicts, by place.
-
-        Parameters
-        ----------
-        local
-            The local verdicts, by place.
-        seen
-            The keys of the object so far.
-        finished
-            Whether the value is complete.
-        """
+        """Return the total verdicts, by place."""
         if self._logic is None:
             return local
         total = [UNDECIDED] * (len(local) + 1)  # the last one is for place -1
@@ -146,15 +122,7 @@ class Applicators:
         return tuple(total[:-1])
 
     def alive(self, roots: Iterable[int], total: Verdicts) -> set[int]:
-        """Return the places of the subschemas through which a root may still be satisfied.
-
-        Parameters
-        ----------
-        roots
-            Places of the roots.
-        total
-            The total verdicts, by place.
-        """
+        """Return the places of the subschemas through which a root may still be satisfied."""
         alive: set[int] = set()
         todo = [*roots]
         while todo:

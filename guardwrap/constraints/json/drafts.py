@@ -37,30 +37,15 @@ DISCRIMINATOR = "discriminator"
 
 
 class Draft(NamedTuple):
-    """A draft of JSON Schema.
+    """A draft of JSON Schema."""
 
-    Parameters
-    ----------
-    name
-        Its name in messages.
-    meta_schema
-        The URI of its meta-schema, without a fragment.
-    keywords
-        All of its keywords.
-    id
-        The keyword for the URI of a schema.
-    ref_is_alone
-        Whether keywords next to ``$ref`` are ignored, and anchors are written in ``id`` or ``$id``.
-    has_lists
-        Whether ``items`` may be a list.
-    """
-
-    name: str
-    meta_schema: str
-    keywords: frozenset[str]
-    id: str = "$id"
+    name: str  # its name in messages
+    meta_schema: str  # the URI of its meta-schema, without a fragment
+    keywords: frozenset[str]  # all of its keywords
+    id: str = "$id"  # the keyword for the URI of a schema
+    # whether keywords next to ``$ref`` are ignored, and anchors are written in ``id`` or ``$id``
     ref_is_alone: bool = False
-    has_lists: bool = True
+    has_lists: bool = True  # whether ``items`` may be a list
 
 
 def _words(text: str) -> frozenset[str]:
@@ -97,13 +82,7 @@ _KNOWN = "draft 4, 6, 7, 2019-09 or 2020-12"
 
 
 def draft_of(schema: Any, around: Draft) -> Draft:
-    """Return the draft that a schema declares; without a declaration, the draft of the schema around it.
-
-    Raises
-    ------
-    ConstraintError
-        If it declares a draft or dialect that is not supported.
-    """
+    """Return the draft that a schema declares; without a declaration, the draft of the schema around it."""
     declared = schema.get("$schema") if isinstance(schema, dict) else None
     if not isinstance(declared, str) or (around.ref_is_alone and "$ref" in schema):
         return around
@@ -153,17 +132,7 @@ def names_of(schema: dict[str, Any], draft: Draft) -> tuple[str | None, list[str
 
 
 def modernize(schema: dict[str, Any], draft: Draft, uri: str | None) -> None:
-    """Rewrite a schema in place as draft 2020-12, without its subschemas. Keywords unknown to its draft are removed.
-
-    Parameters
-    ----------
-    schema
-        A valid schema.
-    draft
-        Its draft.
-    uri
-        Its absolute URI, if it has one; None otherwise.
-    """
+    """Rewrite a schema in place as draft 2020-12, without its subschemas. Keywords unknown to its draft are removed."""
     alone = draft.ref_is_alone and "$ref" in schema
     kept = {"$ref": schema["$ref"]} if alone else {key: schema[key] for key in schema if key in draft.keywords}
     if isinstance(schema.get(DISCRIMINATOR), dict):  # kept for explanations

@@ -33,15 +33,7 @@ def _words(text: str, separator: str | None = None) -> list[str]:
 
 
 class Untranslatable(Exception):
-    """An expression is invalid or cannot be translated.
-
-    Parameters
-    ----------
-    reason
-        What is wrong, and what to write instead.
-    valid
-        Whether ECMA-262 allows the expression.
-    """
+    """An expression is invalid or cannot be translated."""
 
     def __init__(self, reason: str, *, valid: bool = False) -> None:
         super().__init__(reason)

@@ -33,28 +33,14 @@ __all__ = ["Expression", "compile_expression", "is_expression", "translate"]
 
 
 class Expression(str):
-    """A regular expression as written in a schema.
+    """A regular expression as written in a schema."""
 
-    Parameters
-    ----------
-    translated
-        Its translation to the syntax of ``regex``.
-    compiled
-        The compiled translation.
-    """
-
-    translated: str
-    compiled: Any
+    translated: str  # its translation to the syntax of ``regex``
+    compiled: Any  # the compiled translation
 
 
 def compile_expression(spelling: str) -> Expression:
-    """Translate and compile an expression.
-
-    Raises
-    ------
-    ConstraintError
-        If it is invalid, cannot be translated, or is too large.
-    """
+    """Translate and compile an expression."""
     expression = Expression(spelling)
     expression.translated = translate(spelling)
     expression.compiled = compile_pattern(expression.translated, spelling=spelling)
@@ -62,13 +48,7 @@ def compile_expression(spelling: str) -> Expression:
 
 
 def translate(spelling: str) -> str:
-    """Return the translation of an ECMA-262 expression to the syntax of ``regex``, version 0.
-
-    Raises
-    ------
-    ConstraintError
-        If it is invalid or cannot be translated; the message names the part that is wrong.
-    """
+    """Return the translation of an ECMA-262 expression to the syntax of ``regex``, version 0."""
     try:
         return _translated(spelling)
     except Untranslatable as reason:
@@ -97,40 +77,21 @@ class _Group(NamedTuple):
 
 @dataclass(slots=True)
 class _State:
-    """The state of the translation.
+    """The state of the translation."""
 
-    Parameters
-    ----------
-    pieces
-        The translation so far.
-    open
-        The groups that are open.
-    closed
-        The numbers of the capturing groups that are closed.
-    unsafe
-        The numbers of groups whose captures may differ between ``regex`` and ECMA-262.
-    names
-        The numbers of named groups, by name.
-    back
-        References to groups: the index in ``pieces``, a description for messages, and the number of the group, or its
-        name if it is not defined yet.
-    captures
-        The number of capturing groups that have begun.
-    last
-        The capturing groups in the part that a quantifier would repeat; None if a quantifier is not allowed here.
-    has_empty_set
-        Whether there was a set without characters.
-    """
-
-    pieces: list[str] = field(default_factory=list)
-    open: list[_Group] = field(default_factory=list)
-    closed: set[int] = field(default_factory=set)
+    pieces: list[str] = field(default_factory=list)  # the translation so far
+    open: list[_Group] = field(default_factory=list)  # the groups that are open
+    closed: set[int] = field(default_factory=set)  # the numbers of the capturing groups that are closed
+    # the numbers of groups whose captures may differ between ``regex`` and ECMA-262
     unsafe: list[range] = field(default_factory=list)
-    names: dict[str, int] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)  # the numbers of named groups, by name
+    # references to groups: the index in ``pieces``, a description for messages, and the number of the group, or its
+    # name if it is not defined yet
     back: list[tuple[int, str, int | str]] = field(default_factory=list)
-    captures: int = 0
+    captures: int = 0  # the number of capturing groups that have begun
+    # the capturing groups in the part that a quantifier would repeat; None if a quantifier is not allowed here
     last: range | None = None
-    has_empty_set: bool = False
+    has_empty_set: bool = False  # whether there was a set without characters
 
     def add(self, piece: str, repeatable: range | None) -> None:
         self.pieces.append(piece)

@@ -51,19 +51,7 @@ class _CanonicalItem:
 
 
 class Frame:
-    """An open object or array.
-
-    Parameters
-    ----------
-    above
-        The frame of the object or array that contains it; None for the outermost one.
-    plan
-        The subschemas that apply to it.
-    is_object
-        Whether it is an object.
-    keeps
-        Whether its value is needed once it is complete.
-    """
+    """An open object or array."""
 
     def __init__(self, above: Frame | None, plan: Applicators, *, is_object: bool, keeps: bool) -> None:
         self.above = above
@@ -89,22 +77,7 @@ class Frame:
 
 
 def raised(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame | None:
-    """Return the frame around a value, updated with the subschemas that the value newly violates.
-
-    Parameters
-    ----------
-    frame
-        The frame; None if the value is the whole text.
-    plan
-        The subschemas that apply to the value.
-    before, total
-        The value's total verdicts before, None if there were none, and now.
-
-    Raises
-    ------
-    Dead
-        If the whole text is violated.
-    """
+    """Return the frame around a value, updated with the subschemas that the value newly violates."""
     failed = [
         root
         for root, place in enumerate(plan.roots)
@@ -118,22 +91,7 @@ def raised(frame: Frame | None, plan: Applicators, before: Verdicts | None, tota
 
 
 def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Frame:
-    """Return a frame with new local verdicts for some subschemas, and propagate violations to the frames above.
-
-    Parameters
-    ----------
-    frame
-        The frame so far.
-    changes
-        The new local verdicts, by place.
-    again
-        Whether to recompute the total verdicts even if no local verdict changes.
-
-    Raises
-    ------
-    Dead
-        If the whole text is violated.
-    """
+    """Return a frame with new local verdicts for some subschemas, and propagate violations to the frames above."""
     path: list[tuple[Frame, Verdicts, Verdicts]] = []
     while True:
         check_deadline()
@@ -183,24 +141,7 @@ def naming(frame: Frame, prefix: str) -> Frame:
 
 
 def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, key: str) -> Frame:
-    """Return a frame after a complete key.
-
-    Parameters
-    ----------
-    frame
-        The frame so far.
-    plan
-        The subschemas that apply to the key, as a string.
-    before, total
-        The key's total verdicts before it was complete, and now.
-    key
-        The key.
-
-    Raises
-    ------
-    Dead
-        If the object already has this key, or the whole text is violated.
-    """
+    """Return a frame after a complete key."""
     if key in frame.seen:
         raise Dead(NOT_JSON)
     frame = _with_child(frame, plan, before, total)
@@ -220,24 +161,7 @@ def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, ke
 
 
 def ended(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts, value: Any) -> Frame | None:
-    """Return the frame around a value that is complete.
-
-    Parameters
-    ----------
-    frame
-        The frame so far; None if the value is the whole text.
-    plan
-        The subschemas that apply to the value.
-    before, total
-        The value's total verdicts before it was complete, and now.
-    value
-        The value, if the frame needs it.
-
-    Raises
-    ------
-    Dead
-        If the whole text is violated.
-    """
+    """Return the frame around a value that is complete."""
     if frame is None:
         return raised(frame, plan, before, total)
     frame = _kept(_with_child(frame, plan, before, total), value)

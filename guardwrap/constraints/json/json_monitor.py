@@ -29,13 +29,7 @@ __all__ = ["ApplicatorCache", "JSONMonitor"]
 
 
 class ApplicatorCache:
-    """The ``Applicators`` of a schema, created when they are first needed.
-
-    Parameters
-    ----------
-    schema
-        The schema.
-    """
+    """The ``Applicators`` of a schema, created when they are first needed."""
 
     LARGEST = 200_000  # limit on the size: the subschemas of all ``Applicators``, plus 20 for each
 
@@ -79,17 +73,7 @@ _GAPS = frozenset(":,")
 
 
 class JSONMonitor(Monitor):
-    """State of the recognizer after part of a text. Immutable, except for a new copy while it reads.
-
-    Parameters
-    ----------
-    plans
-        The ``Applicators`` of the schema.
-    compact
-        Whether white space is forbidden, except single spaces after colons and commas.
-    declared
-        The names of properties that ``violated_at`` may contain.
-    """
+    """State of the recognizer after part of a text. Immutable, except for a new copy while it reads."""
 
     verdict: Verdict = Verdict.UNDECIDED
 

@@ -334,17 +334,7 @@ class JSONSchema(TextConstraint):
         return None
 
     def _fault(self, text: str, *, describe: bool = False, in_python: bool = True) -> _Fault | None:
-        """Return the first fault of a text.
-
-        Parameters
-        ----------
-        text
-            The text.
-        describe
-            Whether to say more than that there is one, which takes longer.
-        in_python
-            Whether to ask the Python type. If not, all texts that are valid otherwise are at fault.
-        """
+        """Return the first fault of a text."""
         if self.where == "fenced":
             blocks = fenced(text)
             if len(blocks) != 1:

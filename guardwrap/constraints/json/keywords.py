@@ -133,15 +133,7 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
 
 
 class UnionError(jsonschema.ValidationError):
-    """No branch of ``anyOf`` or ``oneOf`` is valid.
-
-    Parameters
-    ----------
-    message
-        What is wrong.
-    judge
-        The validator that applied the branches, for finding out what is wrong with one of them.
-    """
+    """No branch of ``anyOf`` or ``oneOf`` is valid."""
 
     def __init__(self, message: str, judge: Any) -> None:
         super().__init__(message)

@@ -27,13 +27,7 @@ _ALIASES: tuple[Any, ...] = tuple(
 
 
 def type_adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Return pydantic's adapter for a type; a TypeAdapter is returned as it is.
-
-    Raises
-    ------
-    ConstraintError
-        If pydantic does not support the type.
-    """
+    """Return pydantic's adapter for a type; a TypeAdapter is returned as it is."""
     if isinstance(kind, TypeAdapter):
         return kind
     try:
@@ -43,13 +37,7 @@ def type_adapter_of(kind: Any) -> TypeAdapter[Any]:
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the schema of the JSON that pydantic accepts for a type (mode ``"validation"``, keys by alias).
-
-    Raises
-    ------
-    ConstraintError
-        If pydantic has none for the type.
-    """
+    """Return the schema of the JSON that pydantic accepts for a type (mode ``"validation"``, keys by alias)."""
     try:
         return adapter.json_schema(mode="validation", schema_generator=_AsDumped)
     except (PydanticUserError, NameError, TypeError) as error:

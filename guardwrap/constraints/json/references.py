@@ -27,79 +27,39 @@ _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class SchemaPlace(NamedTuple):
-    """A schema and its location.
+    """A schema and its location."""
 
-    Parameters
-    ----------
-    contents
-        The schema.
-    base
-        The URI of its resource.
-    draft
-        The draft of the schema around it.
-    """
-
-    contents: Any
-    base: str
-    draft: Draft = UNDECLARED
+    contents: Any  # the schema
+    base: str  # the URI of its resource
+    draft: Draft = UNDECLARED  # the draft of the schema around it
 
 
 class Known(NamedTuple):
-    """A schema that has been added to the document.
+    """A schema that has been added to the document."""
 
-    Parameters
-    ----------
-    schema
-        The schema.
-    base
-        The URI of its resource.
-    draft
-        Its draft.
-    is_named
-        Whether the URI is that of the schema itself, not of a schema around it.
-    """
-
-    schema: dict[str, Any]
-    base: str
-    draft: Draft
-    is_named: bool
+    schema: dict[str, Any]  # the schema
+    base: str  # the URI of its resource
+    draft: Draft  # its draft
+    is_named: bool  # whether the URI is that of the schema itself, not of a schema around it
 
 
 class Resolved(NamedTuple):
-    """The target of a reference.
+    """The target of a reference."""
 
-    Parameters
-    ----------
-    contents
-        The schema.
-    resolver
-        The scope for references in it.
-    """
-
-    contents: Any
-    resolver: Scope
+    contents: Any  # the schema
+    resolver: Scope  # the scope for references in it
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The validator's position in the document. It replaces ``referencing.Resolver`` and has the same method names.
+    """The validator's position in the document. It replaces ``referencing.Resolver`` and has the same method names."""
 
-    Parameters
-    ----------
-    references
-        The references of the whole document.
-    _base_uri
-        The URI of the current resource.
-    entered
-        The URIs of all resources that were entered so far, the outermost first: the dynamic scope.
-    ordered
-        Whether objects must have their keys in the order of ``properties``. False in subschemas that are only tests,
-        such as ``not``.
-    """
-
-    references: References
-    _base_uri: str
+    references: References  # the references of the whole document
+    _base_uri: str  # the URI of the current resource
+    # the URIs of all resources that were entered so far, the outermost first: the dynamic scope
     entered: tuple[str, ...]
+    # Whether objects must have their keys in the order of ``properties``. False in subschemas that are only tests, such
+    # as ``not``.
     ordered: bool = False
 
     def unordered(self) -> Scope:
@@ -136,33 +96,20 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class References:
-    """The resources and anchors of a document, and the targets of its references.
+    """The resources and anchors of a document, and the targets of its references."""
 
-    Parameters
-    ----------
-    known
-        The schemas that have been added, by Python's ``id()`` of each.
-    resources
-        The resources, by URI.
-    anchors
-        The anchors, including each ``$dynamicAnchor``, by the URI of their resource and their name.
-    dynamic
-        The dynamic anchors, by the same keys. A ``$recursiveAnchor`` is a dynamic anchor with an empty name.
-    twice
-        URIs and anchors that several schemas of older drafts share. This is an error only if a reference uses them.
-    found
-        The targets of references, by the URI of the resource that contains the reference and the reference itself.
-    unread
-        Added schemas whose references are not resolved yet.
-    """
-
+    # the schemas that have been added, by Python's ``id()`` of each
     known: dict[int, Known] = field(default_factory=dict)
-    resources: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str, Any] = field(default_factory=dict)  # the resources, by URI
+    # the anchors, including each ``$dynamicAnchor``, by the URI of their resource and their name
     anchors: dict[tuple[str, str], Any] = field(default_factory=dict)
+    # The dynamic anchors, by the same keys. A ``$recursiveAnchor`` is a dynamic anchor with an empty name.
     dynamic: dict[tuple[str, str], Any] = field(default_factory=dict)
+    # the targets of references, by the URI of the resource that contains the reference and the reference itself
     found: dict[tuple[str, str], SchemaPlace] = field(default_factory=dict)
+    # URIs and anchors that several schemas of older drafts share. This is an error only if a reference uses them.
     twice: set[Any] = field(default_factory=set)
-    unread: list[Known] = field(default_factory=list)
+    unread: list[Known] = field(default_factory=list)  # added schemas whose references are not resolved yet
 
     @property
     def ambiguous(self) -> bool:
@@ -182,18 +129,8 @@ class References:
     def add(self, top: SchemaPlace, *, names: bool = True) -> None:
         """Add a schema and its subschemas.
 
-        Parameters
-        ----------
-        top
-            The schema.
-        names
-            Whether the schemas may have URIs and anchors. False for a schema in a place where none is expected, such as
-            an ``enum``: the drafts leave open what references in it mean if it also has names.
-
-        Raises
-        ------
-        ConstraintError
-            If names are not allowed but change a meaning, or if two schemas have the same name.
+        ``names``: whether the schemas may have URIs and anchors. False for a schema in a place where none is
+        expected, such as an ``enum``: the drafts leave open what references in it mean if it also has names.
         """
         todo, unexpected, refers = [top], set[str](), False
         while todo:
@@ -239,20 +176,7 @@ class References:
             self.twice.add(key)
 
     def follow(self, reference: str, base: str) -> SchemaPlace:
-        """Return the target of a reference. If it is in a place where no schema is expected, the caller must add it.
-
-        Parameters
-        ----------
-        reference
-            The reference as it is written.
-        base
-            The URI of the resource that contains it.
-
-        Raises
-        ------
-        ConstraintError
-            If the target is not in the document.
-        """
+        """Return the target of a reference. If it is in a place where no schema is expected, the caller must add it."""
         if not isinstance(reference, str):  # the meta-schema of draft 4 allows other types
             raise ConstraintError(f"invalid JSON Schema: $ref must be a string, not {reference!r:.40}")
         if reference.startswith("#"):  # urljoin cannot resolve fragments of some URIs, such as URNs

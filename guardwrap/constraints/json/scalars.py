@@ -15,13 +15,7 @@ __all__ = ["NumberRange", "Pattern", "Words", "limits_of"]
 
 
 class Words:
-    """A set of allowed strings, with fast lookup by prefix.
-
-    Parameters
-    ----------
-    words
-        The strings.
-    """
+    """A set of allowed strings, with fast lookup by prefix."""
 
     __slots__ = ("_sorted", "longest")
 
@@ -58,18 +52,10 @@ _EACH = 256  # up to this length an expression is tried after every character
 
 
 class Pattern(NamedTuple):
-    """A regular expression that must match somewhere in a string.
+    """A regular expression that must match somewhere in a string."""
 
-    Parameters
-    ----------
-    compiled
-        The compiled expression.
-    dies
-        Whether a failed partial search proves that no longer string has a match.
-    """
-
-    compiled: Any
-    dies: bool
+    compiled: Any  # the compiled expression
+    dies: bool  # whether a failed partial search proves that no longer string has a match
 
     def found_in(self, text: str) -> bool:
         """Whether a complete string has a match."""
@@ -80,13 +66,6 @@ class Pattern(NamedTuple):
 
         In long strings the expression is tried only at some lengths, so that all tries together take linear time. These
         lengths do not depend on how the string is cut into pieces.
-
-        Parameters
-        ----------
-        prefix
-            The string so far.
-        before
-            The length of the string at the previous call, in characters.
         """
         if not self.dies:
             return True
@@ -110,30 +89,17 @@ _LEAST, _MOST = Exact("-Infinity"), Exact("Infinity")
 
 
 class NumberRange(NamedTuple):
-    """The rules for numbers in one subschema.
+    """The rules for numbers in one subschema."""
 
-    Parameters
-    ----------
-    integer
-        ``"number"``; ``"integer"`` for whole numbers, including 1.0; ``WHOLE`` for whole numbers written without a
-        fraction.
-    least, most
-        Inclusive limits.
-    above, below
-        Exclusive limits, or None.
-    choices
-        Sets of numbers; the number must be in each of them.
-    multiple
-        Whether there is a ``multipleOf``, which the validator checks.
-    """
-
+    # ``"number"``; ``"integer"`` for whole numbers, including 1.0; ``WHOLE`` for whole numbers written without a
+    # fraction
     integer: str
-    least: int | Exact
-    above: int | Exact | None
+    least: int | Exact  # inclusive limits
+    above: int | Exact | None  # exclusive limits, or None
     most: int | Exact
     below: int | Exact | None
-    choices: tuple[frozenset[int | Exact], ...]
-    multiple: bool
+    choices: tuple[frozenset[int | Exact], ...]  # sets of numbers; the number must be in each of them
+    multiple: bool  # whether there is a ``multipleOf``, which the validator checks
 
     def hold(self, value: int | Exact) -> bool:
         """Whether a complete number satisfies the rules, except ``multipleOf``."""
@@ -161,17 +127,7 @@ class NumberRange(NamedTuple):
 
 
 def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
-    """Return the rules for numbers in a subschema; None if there are none.
-
-    Parameters
-    ----------
-    schema
-        The subschema.
-    choices
-        The numbers in its ``enum``, and the one in its ``const``.
-    integer
-        Its numeric type: ``"number"``, ``"integer"`` or ``WHOLE``.
-    """
+    """Return the rules for numbers in a subschema; None if there are none."""
     names = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     if integer == "number" and not choices and not names & schema.keys():
         return None

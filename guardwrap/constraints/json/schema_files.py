@@ -14,18 +14,7 @@ __all__ = ["read_schema_file"]
 
 
 def read_schema_file(name: str) -> Any:
-    """Return the contents of a JSON (``.json``) or YAML file as plain JSON types.
-
-    Parameters
-    ----------
-    name
-        The path. While a constraint file is read, a relative path is relative to that file.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read, is malformed or is too large.
-    """
+    """Return the contents of a JSON (``.json``) or YAML file as plain JSON types."""
     path = str(path_beside(name))
     text = read_text(path)
     if not path.endswith(".json"):

@@ -34,27 +34,7 @@ _MOST_ERRORS = 100
 
 
 def read_schema(schema: Any, *, formats: bool = False, ordered: bool = False) -> Any:
-    """Check a schema and everything that it refers to, and return its validator.
-
-    Parameters
-    ----------
-    schema
-        The schema, as plain JSON types.
-    formats
-        Whether ``format`` is checked.
-    ordered
-        Whether objects must have their keys in the order of ``properties``.
-
-    Returns
-    -------
-    jsonschema.protocols.Validator
-        A validator with all references resolved and all expressions compiled. It fetches nothing.
-
-    Raises
-    ------
-    ConstraintError
-        If the schema is invalid, or refers to something outside of it.
-    """
+    """Check a schema and everything that it refers to, and return its validator."""
     try:
         # Work on a copy, which is rewritten below, with exact decimal numbers.
         schema = lexical.load_exact(json.dumps(schema))
@@ -119,17 +99,7 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 def _require_well_formed(schema: Any, around: Draft = UNDECLARED, place: tuple[str | int, ...] = ()) -> None:
-    """Check a schema against the meta-schema of its draft, and subschemas of other drafts against theirs.
-
-    Parameters
-    ----------
-    schema
-        The schema.
-    around
-        The draft of the schema that contains it.
-    place
-        Its location in error messages, if it was reached by a reference.
-    """
+    """Check a schema against the meta-schema of its draft, and subschemas of other drafts against theirs."""
     todo: list[tuple[Any, Draft, tuple[str | int, ...]]] = [(schema, around, ())]
     while todo:
         inner, around, path = todo.pop()
@@ -198,22 +168,13 @@ _SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
 
 
 class Misfit(NamedTuple):
-    """Something that is invalid in a value.
+    """Something that is invalid in a value."""
 
-    Parameters
-    ----------
-    path
-        The keys and indices that lead to it. The last one is the key of a missing property, or ``"*"`` for one that is
-        not allowed.
-    message
-        What is wrong. It may quote the value.
-    reason
-        What is wrong, without the value.
-    """
-
+    # The keys and indices that lead to it. The last one is the key of a missing property, or ``"*"`` for one that is
+    # not allowed.
     path: tuple[str | int, ...]
-    message: str
-    reason: str
+    message: str  # what is wrong. It may quote the value.
+    reason: str  # what is wrong, without the value
 
 
 def misfit_of(validator: Any, value: Any) -> Misfit | None:

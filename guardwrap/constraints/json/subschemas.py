@@ -102,17 +102,7 @@ class Strings(NamedTuple):
 
 
 class Subschema:
-    """A subschema. Most of its attributes exist only after ``loaded``.
-
-    Parameters
-    ----------
-    whole
-        The schema that it belongs to.
-    schema
-        The subschema as plain JSON types.
-    resolver
-        The scope in which its references are resolved.
-    """
+    """A subschema. Most of its attributes exist only after ``loaded``."""
 
     __slots__ = (
         "_loaded",
@@ -256,15 +246,7 @@ class Subschema:
         return Subschema(self.whole, schema, self.resolver.unordered())
 
     def asks(self, keyword: str, value: Any) -> bool | None:
-        """Return whether a complete value satisfies one keyword; None if the validator exceeds Python's stack.
-
-        Parameters
-        ----------
-        keyword
-            A keyword of this subschema.
-        value
-            The complete value.
-        """
+        """Return whether a complete value satisfies one keyword; None if the validator exceeds Python's stack."""
         validator = self.whole.validator.evolve(schema=self.schema, _resolver=self.resolver)
         judge = validator.VALIDATORS[keyword]
         try:
@@ -306,15 +288,7 @@ def _like(value: Any) -> dict[str, Any]:
 
 
 class Schema:
-    """A schema, with its subschemas.
-
-    Parameters
-    ----------
-    validator
-        The validator that judges whole values.
-    dynamic
-        Whether the target of some ``$dynamicRef`` depends on the path by which it is reached.
-    """
+    """A schema, with its subschemas."""
 
     def __init__(self, validator: Any, *, dynamic: bool) -> None:
         self.validator = validator

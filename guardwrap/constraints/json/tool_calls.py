@@ -328,27 +328,14 @@ def _names(call: str, tool: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _CallMonitor(RegionMonitor):
-    """Monitor of the calls of a message: counts them, judges whole ones, and reads the JSON of a begun one.
+    """Monitor of the calls of a message: counts them, judges whole ones, and reads the JSON of a begun one."""
 
-    Parameters
-    ----------
-    rule
-        The constraint.
-    calls
-        The number of calls that have ended.
-    inner
-        The monitor of the call that is being written; None outside of calls, and if it is not JSON.
-    tool
-        The name of the tool whose arguments it reads; None if it reads whole calls.
-    written
-        The text of the call so far, or of the whole call that has failed.
-    """
-
-    rule: ToolCalls
-    calls: int = 0
+    rule: ToolCalls  # the constraint
+    calls: int = 0  # the number of calls that have ended
+    # the monitor of the call that is being written; None outside of calls, and if it is not JSON
     inner: Monitor | None = None
-    tool: str | None = None
-    written: str = ""
+    tool: str | None = None  # the name of the tool whose arguments it reads; None if it reads whole calls
+    written: str = ""  # the text of the call so far, or of the whole call that has failed
 
     @property
     def verdict(self) -> Verdict:

@@ -42,19 +42,11 @@ def _require_allowed(model: Any, info: ValidationInfo) -> Any:
 
 @dataclass
 class JudgeUsage:
-    """What a judge has cost since it was made.
+    """What a judge has cost since it was made."""
 
-    Attributes
-    ----------
-    asked, kept
-        Questions that the model answered, and those whose answer was known already.
-    seconds
-        Wall-clock time of the model.
-    """
-
-    asked: int = 0
+    asked: int = 0  # questions that the model answered, and those whose answer was known already
     kept: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # Wall-clock time of the model
 
 
 class _Memory:

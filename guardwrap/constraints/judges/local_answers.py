@@ -43,22 +43,7 @@ def pieces_of(question: str, filled: Mapping[str, str]) -> list[Piece]:
 
 
 class LocalAnswers:
-    """Asks a causal language model of transformers.
-
-    Parameters
-    ----------
-    model
-        A ``text-generation`` pipeline, or the Hub id or path of a model.
-    answers
-        The answers.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be loaded.
-    ConstraintError
-        If the first token of an answer does not tell it from the others.
-    """
+    """Asks a causal language model of transformers."""
 
     def __init__(self, model: Any, answers: Sequence[str]) -> None:
         self._model = model
@@ -97,16 +82,6 @@ class LocalAnswers:
         """Return the probability that the next token begins each answer.
 
         Questions are asked one by one, without padding: in half precision, numbers would otherwise depend on the batch.
-
-        Parameters
-        ----------
-        question
-            The pieces of the question.
-
-        Raises
-        ------
-        ModelError
-            If the question is longer than the model's context.
         """
         import torch
 

@@ -40,23 +40,7 @@ def names_server(model: str) -> bool:
 
 
 class NamedServer:
-    """A model on a server, named by a string, for constraint files. Its key is that of ``OPENAI_API_KEY``.
-
-    Parameters
-    ----------
-    named
-        ``"NAME@URL"``: the server's name for the model, and the URL below which its routes are.
-
-    Attributes
-    ----------
-    model, base_url, timeout, max_retries
-        As for ``Endpoint``.
-
-    Raises
-    ------
-    ConstraintError
-        If the URL is invalid, or the name is empty.
-    """
+    """A model on a server, named by a string, for constraint files. Its key is that of ``OPENAI_API_KEY``."""
 
     timeout = 120.0
     max_retries = 8
@@ -81,20 +65,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ServerAnswers:
-    """Asks a server with OpenAI's protocol for the most probable first tokens of an answer.
-
-    Parameters
-    ----------
-    endpoint
-        The ``Endpoint``.
-    answers
-        The answers.
-
-    Raises
-    ------
-    ConstraintError
-        If an answer begins with another one.
-    """
+    """Asks a server with OpenAI's protocol for the most probable first tokens of an answer."""
 
     def __init__(self, endpoint: Any, answers: Sequence[str]) -> None:
         self._endpoint = endpoint
@@ -103,13 +74,7 @@ class ServerAnswers:
         require(not alike, f"answer {alike[0][0]!r} begins with {alike[0][1]!r}; use other answers" if alike else "")
 
     def masses(self, question: Sequence[Piece]) -> list[float]:
-        """Return the probability that the next token begins each answer.
-
-        Raises
-        ------
-        EndpointError
-            If the server cannot be used.
-        """
+        """Return the probability that the next token begins each answer."""
         content = readable("".join(text for text, _ in question))
         body = {
             "model": self._endpoint.model,

@@ -279,21 +279,7 @@ def most_tokens(pipe: Any) -> int:
 def require_short(
     constraint: Constraint, pipe: Any, inputs: Sequence[tuple[str, ...]], most: int, way_out: str = ""
 ) -> None:
-    """Raise CheckFailed if a text, or a pair of texts, has more tokens than the model of a pipeline can read.
-
-    Parameters
-    ----------
-    constraint
-        The constraint, for the message.
-    pipe
-        The pipeline.
-    inputs
-        The texts, or pairs of texts.
-    most
-        The most tokens that it can read.
-    way_out
-        The beginning of the advice, before that to judge a shorter view.
-    """
+    """Raise CheckFailed if a text, or a pair of texts, has more tokens than the model of a pipeline can read."""
     columns = map(list, zip(*inputs, strict=True))
     encoded = pipe.tokenizer(*columns, verbose=False, split_special_tokens=True)
     longest = max(len(ids) for ids in encoded["input_ids"])
@@ -320,13 +306,7 @@ _ROLES = {"text-generation": "judge", "text-classification": "classifier", "feat
 
 @lru_cache(maxsize=4)
 def loaded(task: str, name: str) -> Any:
-    """Return a pipeline by its name. It is loaded once, as every request to a server has constraints of its own.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be loaded.
-    """
+    """Return a pipeline by its name. It is loaded once, as every request to a server has constraints of its own."""
     from transformers import pipeline
 
     try:

@@ -67,28 +67,15 @@ def is_palindrome(word: str) -> bool:
 
 
 class _Rule(NamedTuple):
-    """How an item is recognized.
+    """How an item is recognized."""
 
-    Parameters
-    ----------
-    pattern
-        Expression of one item. Whether it matches at a place must not depend on more than ``tail`` characters after
-        the match.
-    tail
-        Number of characters after a match that may still change where it ends.
-    begun
-        Whether an item counts as soon as it has begun, because it stays one however it continues.
-    keep
-        Which matches count; None for all.
-    one
-        Whether every match is a single character.
-    """
-
+    # Expression of one item. Whether it matches at a place must not depend on more than ``tail`` characters after the
+    # match.
     pattern: str
-    tail: int = 0
-    begun: bool = True
-    keep: Callable[[str], bool] | None = None
-    one: bool = False
+    tail: int = 0  # number of characters after a match that may still change where it ends
+    begun: bool = True  # whether an item counts as soon as it has begun, because it stays one however it continues
+    keep: Callable[[str], bool] | None = None  # which matches count; None for all
+    one: bool = False  # whether every match is a single character
 
 
 _PICTURE = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)\p{Emoji_Modifier}?"
@@ -144,17 +131,7 @@ def total(item: str | None, found: Iterator[str]) -> int:
 
 
 def found_items(item: str, text: str, language: str = "en") -> Iterator[str]:
-    """Yield the items of a text; single characters in runs.
-
-    Parameters
-    ----------
-    item
-        The name of the item.
-    text
-        The text.
-    language
-        Language of the word lists.
-    """
+    """Yield the items of a text; single characters in runs."""
     return _found(item, text, language, len(text), whole=True)
 
 

@@ -173,13 +173,7 @@ class Python(Constraint):
 
 
 def resolve(function: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Import a function that is given as ``"module:function"``; return any other function as it is.
-
-    Raises
-    ------
-    ConstraintError
-        If it cannot be imported, or is not a function.
-    """
+    """Import a function that is given as ``"module:function"``; return any other function as it is."""
     if not isinstance(function, str):
         return function
     module, _, path = function.partition(":")

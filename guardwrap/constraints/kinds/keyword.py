@@ -344,27 +344,14 @@ _kept = lru_cache(128)(_compiled)
 
 @dataclass(frozen=True)
 class KeywordMonitor(Monitor):
-    """Monitor that counts the occurrences that are certain.
+    """Monitor that counts the occurrences that are certain."""
 
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    folded
-        The folded form of the text, as far as no later text can change it.
-    rest
-        The last character, and the marks after it.
-    progress
-        For each expression, the number of occurrences so far, and where to look for the next one.
-    verdict
-        The verdict on the text read so far.
-    """
-
-    constraint: Keyword
-    folded: str = ""
-    rest: str = ""
+    constraint: Keyword  # the constraint
+    folded: str = ""  # the folded form of the text, as far as no later text can change it
+    rest: str = ""  # the last character, and the marks after it
+    # for each expression, the number of occurrences so far, and where to look for the next one
     progress: tuple[tuple[int, int], ...] = ()
-    verdict: Verdict = Verdict.UNDECIDED
+    verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
 
     def read(self, text: str, /) -> KeywordMonitor:
         """Fold the new text, and search where an occurrence may have become certain."""

@@ -58,28 +58,15 @@ class TextFolding:
     ı, so it is kept where a word contains ı or I. With NFKD, digits of all scripts become 0 to 9.
 
     Keywords and detectors compare texts in this form, and nothing else.
-
-    Parameters
-    ----------
-    form
-        ``"NFC"`` (canonical equivalence) or ``"NFKC"`` (compatibility).
-    case_sensitive
-        Whether to keep upper and lower case.
-    ignore_invisible
-        Whether to leave out default ignorable code points, such as soft hyphens and zero-width spaces.
-    keep_capital_i
-        Whether I stays apart from i.
-    stem
-        The language whose inflected forms become one form, or None.
-    kept
-        Signs that NFKD leaves as they are, such as ``№`` where a word contains it; see ``marks_on_purpose``.
     """
 
-    form: Literal["NFC", "NFKC"]
-    case_sensitive: bool
+    form: Literal["NFC", "NFKC"]  # ``"NFC"`` (canonical equivalence) or ``"NFKC"`` (compatibility)
+    case_sensitive: bool  # whether to keep upper and lower case
+    # whether to leave out default ignorable code points, such as soft hyphens and zero-width spaces
     ignore_invisible: bool
-    keep_capital_i: bool
-    stem: str | None = None
+    keep_capital_i: bool  # whether I stays apart from i
+    stem: str | None = None  # the language whose inflected forms become one form, or None
+    # signs that NFKD leaves as they are, such as ``№`` where a word contains it; see ``marks_on_purpose``
     kept: str = ""
 
     def fold(self, text: str) -> str:

@@ -70,17 +70,7 @@ _I = {"i": "[iI]", "I": "[iIı]", "ı": "[ıI]"}
 
 
 def alternatives(words: Sequence[str], spell: Callable[[str], str], *, whole: bool) -> str:
-    """Return an expression for any of some folded words; where two begin alike, the first one is preferred.
-
-    Parameters
-    ----------
-    words
-        The words.
-    spell
-        Returns the expression for one word without its edges.
-    whole
-        Whether a word counts only if it is not part of a longer one.
-    """
+    """Return an expression for any of some folded words; where two begin alike, the first one is preferred."""
     if not whole:
         return f"(?:{'|'.join(map(spell, words))})"
     runs = groupby(words, key=lambda word: (_kind(word[0]), _kind(word[-1])))
@@ -98,14 +88,8 @@ def ends_in_hangul(word: str) -> bool:
 def spaced(word: str, *, spacing: str, capital_i: bool) -> str:
     """Return an expression for one folded word.
 
-    Parameters
-    ----------
-    word
-        The word.
-    spacing
-        ``"exact"``; ``"flexible"``: any white space matches any other; ``"optional"``: also a hyphen, or nothing.
-    capital_i
-        Whether I matches i and ı.
+    ``spacing``: ``"exact"``; ``"flexible"``: any white space matches any other; ``"optional"``: also a hyphen, or
+    nothing.
     """
     literal = _with_capital_i if capital_i else _escaped
     if spacing == "exact":
@@ -120,13 +104,6 @@ def pieces_of_phrase(word: str, spacing: str) -> tuple[str, list[str], str]:
     """Return what is before the first piece of a phrase, its pieces, between which gaps vary, and what is after them.
 
     What is around the pieces has a fixed length, so an occurrence does not grow.
-
-    Parameters
-    ----------
-    word
-        The folded phrase.
-    spacing
-        ``"flexible"`` or ``"optional"``; see ``spaced``.
     """
     gap = r"\s" if spacing == "flexible" else r"[\s\-]"
     inside = [index for index, char in enumerate(word) if not regex.match(gap, char)]

@@ -43,21 +43,11 @@ def fault_in_json_lines(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class JSONLinesMonitor(Monitor):
-    """Monitor of JSON Lines: one that reads the current line, and whether a line before it is wrong.
+    """Monitor of JSON Lines: one that reads the current line, and whether a line before it is wrong."""
 
-    Parameters
-    ----------
-    inner
-        Monitor of the current line.
-    line
-        The current line so far.
-    dead
-        Whether a line is not JSON.
-    """
-
-    inner: Monitor
-    line: str = ""
-    dead: bool = False
+    inner: Monitor  # monitor of the current line
+    line: str = ""  # the current line so far
+    dead: bool = False  # whether a line is not JSON
 
     @property
     def verdict(self) -> Verdict:

@@ -30,27 +30,14 @@ _PIECE = re.compile(r"\w+|[^\w\s]")
 
 
 class _Language(NamedTuple):
-    """A parser, and what it can say of a prefix.
+    """A parser, and what it can say of a prefix."""
 
-    Parameters
-    ----------
-    fault
-        Returns what is wrong with a text, or None.
-    verdict
-        Judges a prefix; None if it is always UNDECIDED.
-    by_line
-        Whether ``verdict`` depends on complete lines only.
-    bounded
-        Whether the parser itself keeps to the time limit, so that a text may be of any length.
-    most
-        The most words and characters of punctuation in a text, so that the parser takes a tenth of a second at most;
-        None for any number.
-    """
-
-    fault: Callable[[str], str | None]
-    verdict: Callable[[str], Verdict] | None = None
-    by_line: bool = False
-    bounded: bool = False
+    fault: Callable[[str], str | None]  # returns what is wrong with a text, or None
+    verdict: Callable[[str], Verdict] | None = None  # judges a prefix; None if it is always UNDECIDED
+    by_line: bool = False  # whether ``verdict`` depends on complete lines only
+    bounded: bool = False  # whether the parser itself keeps to the time limit, so that a text may be of any length
+    # the most words and characters of punctuation in a text, so that the parser takes a tenth of a second at most; None
+    # for any number
     most: int | None = None
 
 
@@ -189,21 +176,11 @@ class Parses(TextConstraint):
 
 @dataclass(frozen=True)
 class LineMonitor(Monitor):
-    """Monitor of a constraint whose verdict changes only where a line ends, or where the text becomes too long.
+    """Monitor of a constraint whose verdict changes only where a line ends, or where the text becomes too long."""
 
-    Parameters
-    ----------
-    constraint
-        The constraint.
-    text
-        The text read so far.
-    verdict
-        The verdict on it.
-    """
-
-    constraint: TextConstraint
-    text: str = ""
-    verdict: Verdict = Verdict.UNDECIDED
+    constraint: TextConstraint  # the constraint
+    text: str = ""  # the text read so far
+    verdict: Verdict = Verdict.UNDECIDED  # the verdict on it
 
     def read(self, text: str, /) -> Monitor:
         """Judge the whole text again if a line has ended."""

@@ -59,20 +59,7 @@ def python_verdict(prefix: str) -> Verdict:
 
 
 def parse_python(text: str, flags: int = 0) -> ast.Module:
-    """Return the syntax tree of a module.
-
-    Parameters
-    ----------
-    text
-        The source code.
-    flags
-        Flags of the parser, in addition to the one that keeps it from compiling.
-
-    Raises
-    ------
-    SyntaxError, MemoryError, RecursionError, ValueError
-        As the parser raises them.
-    """
+    """Return the syntax tree of a module."""
     # The parser warns of escapes such as "\d", and the warning would print the text. ``catch_warnings`` is not safe in
     # threads, so a filter for this file name stays in front of the others.
     if warnings.filters[:1] != [_SILENT]:

@@ -18,16 +18,6 @@ def fault_or_too_deep(parse: Callable[[], str | None]) -> str | None:
 
     If Python's limit on recursion is reached, the text is parsed again in a thread, whose stack is empty. One that does
     not fit there either is nested too deeply, which is a rejection. The parser must not catch ``RecursionError``.
-
-    Parameters
-    ----------
-    parse
-        Parses the text.
-
-    Raises
-    ------
-    TimeLimit
-        If it takes too long.
     """
     try:
         return parse()

@@ -60,11 +60,6 @@ def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
 
     A statement that sqlglot keeps as an unparsed command, such as ``VACUUM t``, is rejected, and so is what it would
     parse for too long. ``SqlglotError`` is how it reports syntax errors. Any other error is a defect of it.
-
-    Raises
-    ------
-    RecursionError
-        If the text is nested too deeply.
     """
     import sqlglot
     from sqlglot import exp

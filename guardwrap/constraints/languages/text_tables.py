@@ -27,12 +27,7 @@ def csv_verdict(prefix: str) -> Verdict:
 def _csv_faults(text: str, *, complete: bool = True) -> Iterator[str]:
     """Yield the faults of a text.
 
-    Parameters
-    ----------
-    text
-        The text, or the complete lines at its beginning.
-    complete
-        Whether nothing follows. If something may, the last row may continue within a quoted field.
+    ``complete``: whether nothing follows. If something may, the last row may continue within a quoted field.
     """
     ended = False
 

@@ -57,30 +57,14 @@ def _is_number(token: Token) -> bool:
 
 
 class _Side(NamedTuple):
-    """One side of an equation.
+    """One side of an equation."""
 
-    Parameters
-    ----------
-    tokens
-        Its tokens; None if it has parts that are not arithmetic.
-    literal
-        The number of decimals, if it is one number as it is written; otherwise None.
-    """
-
-    tokens: tuple[Token, ...] | None
-    literal: int | None
+    tokens: tuple[Token, ...] | None  # its tokens; None if it has parts that are not arithmetic
+    literal: int | None  # the number of decimals, if it is one number as it is written; otherwise None
 
 
 class _Reader:
-    """Reads one line into equations.
-
-    Parameters
-    ----------
-    line
-        The line.
-    locale
-        One of ``LOCALES``.
-    """
+    """Reads one line into equations."""
 
     def __init__(self, line: str, locale: str) -> None:
         self.line, self.locale = line, locale

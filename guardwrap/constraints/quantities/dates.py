@@ -26,21 +26,12 @@ _OF = r"(?:de\ |del\ |of\ |di\ |d['’])?"
 
 @dataclass(frozen=True)
 class DateStyle:
-    """How a locale writes dates.
+    """How a locale writes dates."""
 
-    Parameters
-    ----------
-    pattern
-        Expression of one date, with the groups y, m, d, and month for a word.
-    months
-        Numbers of months by their words, as ``_folded`` spells them; empty if the locale writes months as numbers.
-    buddhist
-        Whether years from 2400 are of the Buddhist era.
-    """
-
-    pattern: Any
+    pattern: Any  # expression of one date, with the groups y, m, d, and month for a word
+    # numbers of months by their words, as ``_folded`` spells them; empty if the locale writes months as numbers
     months: Mapping[str, int]
-    buddhist: bool
+    buddhist: bool  # whether years from 2400 are of the Buddhist era
 
 
 @cache
@@ -66,15 +57,7 @@ def _folded(word: str) -> str:
 
 
 def _pattern(words: tuple[str, ...], order: list[str]) -> Any:
-    """Return the expression of one date.
-
-    Parameters
-    ----------
-    words
-        Names of months. Without any, as in Japanese and Korean, dates have numbers only.
-    order
-        The letters y, M and d in the order of numeric dates.
-    """
+    """Return the expression of one date."""
     month = "(?P<month>" + "|".join(map(regex.escape, sorted(words, key=len, reverse=True))) + r")(?!\p{L})\.?"
     number = r"(?P<m>\p{Nd}{1,2})"
     first, second = (number, _DAY) if order[0] == "M" else (_DAY, number)
@@ -97,14 +80,8 @@ def _pattern(words: tuple[str, ...], order: list[str]) -> Any:
 def dates(text: str, style: DateStyle, *, whole: bool) -> Iterator[Reading]:
     """Yield the dates of a text. A date that does not exist, or has a year of two digits, has no value.
 
-    Parameters
-    ----------
-    text
-        The text.
-    style
-        How dates are written.
-    whole
-        Whether the text ends here. If it may continue, only the dates are yielded that no continuation changes.
+    ``whole``: whether the text ends here. If it may continue, only the dates are yielded that no continuation
+    changes.
     """
     done, window = 0, len(text) - _LONGEST
     for match in matches(style.pattern, text):

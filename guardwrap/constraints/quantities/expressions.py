@@ -52,18 +52,7 @@ _BINARY: dict[str, tuple[int, Callable[[Fraction, Fraction], Fraction]]] = {
 
 
 def expression_value(tokens: Sequence[Token]) -> Fraction | None:
-    """Return the value of an expression; None if it is not one, or its value is not rational.
-
-    Parameters
-    ----------
-    tokens
-        Its tokens, without nesting limits: nothing is recursive.
-
-    Raises
-    ------
-    TooLarge
-        If a value on the way is too large, or does not exist.
-    """
+    """Return the value of an expression; None if it is not one, or its value is not rational."""
     values: list[Fraction] = []
     operators: list[str] = []
     after_operand = False

@@ -35,18 +35,11 @@ __all__ = [
 
 
 class Reading(NamedTuple):
-    """A value in a text.
+    """A value in a text."""
 
-    Parameters
-    ----------
-    value
-        The value, in the unit that is asked for; None if it cannot be read, or not in that unit.
-    decimals
-        Number of digits after the decimal separator.
-    """
-
+    # the value, in the unit that is asked for; None if it cannot be read, or not in that unit
     value: Fraction | date | None
-    decimals: int = 0
+    decimals: int = 0  # number of digits after the decimal separator
 
 
 def plain_numbers(text: str, locale: str, *, whole: bool) -> Iterator[Reading]:
@@ -60,24 +53,12 @@ def has_words() -> bool:
 
 
 class Unit(NamedTuple):
-    """A unit of measurement.
+    """A unit of measurement."""
 
-    Parameters
-    ----------
-    dimension
-        What it measures.
-    factor
-        Its size in the dimension's base unit.
-    cldr
-        Its name in Unicode's CLDR.
-    symbols
-        Symbols that every locale knows, in lower case.
-    """
-
-    dimension: str
-    factor: Fraction
-    cldr: str
-    symbols: tuple[str, ...]
+    dimension: str  # what it measures
+    factor: Fraction  # its size in the dimension's base unit
+    cldr: str  # its name in Unicode's CLDR
+    symbols: tuple[str, ...]  # symbols that every locale knows, in lower case
 
 
 _UNITS = {
@@ -235,19 +216,7 @@ def _is_code_in_capitals(text: str, start: int, end: int, code: str) -> bool:
 
 
 def money(text: str, locale: str, currency: str | None, *, whole: bool) -> Iterator[Reading]:
-    """Yield the amounts of money of a text; without a value if they are in another currency.
-
-    Parameters
-    ----------
-    text
-        The text.
-    locale
-        One of ``numerals.LOCALES``.
-    currency
-        Code of the currency that amounts must be in; None for any.
-    whole
-        Whether the text ends here.
-    """
+    """Yield the amounts of money of a text; without a value if they are in another currency."""
     words = _currency_words(locale)
     waiting: list[Numeral] = []
     last_end, last_code = -1, None

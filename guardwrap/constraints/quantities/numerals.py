@@ -33,13 +33,7 @@ _SPACES = " \u00a0\u202f\u2009"
 
 
 class WordTable:
-    """WordTable with a value each, of which the longest is found that begins at a place of a text.
-
-    Parameters
-    ----------
-    values
-        Values by word, in lower case.
-    """
+    """WordTable with a value each, of which the longest is found that begins at a place of a text."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
@@ -50,22 +44,7 @@ class WordTable:
         self.last_letters = frozenset(form for word in values for form in (word[-1], word[-1].upper().lower()[-1]))
 
     def at(self, text: str, place: int, *, whole: bool = True) -> tuple[int, Any] | None:
-        """Return the end and the value of the longest word that begins at a place; None without one.
-
-        Parameters
-        ----------
-        text
-            The text.
-        place
-            Where the word begins.
-        whole
-            Whether the text ends here.
-
-        Raises
-        ------
-        Unsettled
-            If more text may change the answer.
-        """
+        """Return the end and the value of the longest word that begins at a place; None without one."""
         if not whole and len(text) - place <= self.longest and text[place:].lower() in self.beginnings:
             raise Unsettled
         if text[place : place + 1].lower()[:1] not in self.first_letters:
@@ -94,24 +73,12 @@ class WordTable:
 
 @dataclass(frozen=True, eq=False)
 class Style:
-    """How a locale writes numbers.
+    """How a locale writes numbers."""
 
-    Parameters
-    ----------
-    decimal
-        The decimal separator.
-    groups
-        Separators of groups of digits.
-    scales
-        WordTable that multiply the number before them, in lower case.
-    indian
-        Whether groups of two digits may come before the last group, as in ``1,00,000``.
-    """
-
-    decimal: str
-    groups: str
-    scales: WordTable
-    indian: bool = False
+    decimal: str  # the decimal separator
+    groups: str  # separators of groups of digits
+    scales: WordTable  # WordTable that multiply the number before them, in lower case
+    indian: bool = False  # whether groups of two digits may come before the last group, as in ``1,00,000``
 
 
 def _powers(*texts: str) -> WordTable:
@@ -176,25 +143,13 @@ def style_of(locale: str) -> Style:
 
 
 class Numeral(NamedTuple):
-    """A number in a text.
+    """A number in a text."""
 
-    Parameters
-    ----------
-    start, end
-        Its place in the text, with its sign and a word such as "million".
-    value
-        Its value; None if the locale does not write numbers like this, or it has too many digits.
-    decimals
-        Number of digits after the decimal separator.
-    digits
-        Its digits with their separators.
-    """
-
-    start: int
+    start: int  # its place in the text, with its sign and a word such as "million"
     end: int
-    value: Fraction | None
-    decimals: int
-    digits: str
+    value: Fraction | None  # its value; None if the locale does not write numbers like this, or it has too many digits
+    decimals: int  # number of digits after the decimal separator
+    digits: str  # its digits with their separators
 
 
 class Unsettled(Exception):
@@ -274,13 +229,7 @@ def _read_run(digits: str, style: Style) -> list[tuple[int, str, Fraction | None
 
 
 def after_space(text: str, place: int, *, whole: bool) -> int:
-    """Return the place after one space, if there is one at a place of a text.
-
-    Raises
-    ------
-    Unsettled
-        If the text may continue with one.
-    """
+    """Return the place after one space, if there is one at a place of a text."""
     if place == len(text) and not whole:
         raise Unsettled
     return place + (text[place : place + 1] in tuple(_SPACES))
@@ -334,14 +283,8 @@ def numerals(text: str, locale: str, *, whole: bool = True) -> Iterator[Numeral]
     one separator that the locale does not use like this, such as "1.5" in German, are a number without a value. With
     the same separator several times, as in "24.12.2024", each group of digits is a number.
 
-    Parameters
-    ----------
-    text
-        The text.
-    locale
-        One of ``LOCALES``.
-    whole
-        Whether the text ends here. If it may continue, only the numbers are yielded that no continuation changes.
+    ``whole``: whether the text ends here. If it may continue, only the numbers are yielded that no continuation
+    changes.
     """
     style = LOCALES[locale]
     done = 0
@@ -372,21 +315,11 @@ def _signed(text: str, start: int, end: int, value: Fraction | None, decimals: i
 
 
 class DigitRun(NamedTuple):
-    """Digits of one number at a place in a text.
+    """Digits of one number at a place in a text."""
 
-    Parameters
-    ----------
-    end
-        Where they end.
-    value
-        Their value; None if they are not one number of the locale.
-    decimals
-        Number of digits after the decimal separator.
-    """
-
-    end: int
-    value: Fraction | None
-    decimals: int
+    end: int  # where they end
+    value: Fraction | None  # their value; None if they are not one number of the locale
+    decimals: int  # number of digits after the decimal separator
 
 
 def literal_at(text: str, place: int, locale: str) -> DigitRun | None:

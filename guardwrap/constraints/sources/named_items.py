@@ -19,34 +19,19 @@ Item = Literal["hosts", "urls", "emails", "citations"]
 
 @dataclass(frozen=True)
 class Reference:
-    """An item of a text.
+    """An item of a text."""
 
-    Parameters
-    ----------
-    form
-        The form in which it is compared.
-    wider
-        Entries of a list that allow it among others, such as ``"*.example.com"``.
-    """
-
-    form: str
-    wider: tuple[str, ...] = ()
+    form: str  # the form in which it is compared
+    wider: tuple[str, ...] = ()  # entries of a list that allow it among others, such as ``"*.example.com"``
 
 
 @dataclass(frozen=True)
 class Sort:
-    """A sort of items.
+    """A sort of items."""
 
-    Parameters
-    ----------
-    find
-        Returns the items of a text, or, if its second argument is true, those that no continuation can change.
-    entry
-        Returns the form of an entry of a list; None if it is invalid.
-    """
-
+    # returns the items of a text, or, if its second argument is true, those that no continuation can change
     find: Callable[[str, bool], Iterator[Reference]]
-    entry: Callable[[str], str | None]
+    entry: Callable[[str], str | None]  # returns the form of an entry of a list; None if it is invalid
 
 
 # --- hosts and URLs ---------------------------------------------------------------------------------------------------

@@ -26,15 +26,7 @@ _LETTERS_OF_A_WORD = 5
 
 
 def plain_documents(texts: object, field_name: str) -> tuple[str, ...]:
-    """Return documents as a tuple, or raise ConstraintError.
-
-    Parameters
-    ----------
-    texts
-        A text or several.
-    field_name
-        The name of the field, for the error.
-    """
+    """Return documents as a tuple, or raise ConstraintError."""
     several = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, Sequence) else ()
     valid = several != () and all(isinstance(text, str) and text.strip() != "" for text in several)
     require(valid, f"{field_name} must be a text that is not blank, or a list of these, not {shown(texts)}")

@@ -22,11 +22,6 @@ def policies_of(settings: ServerSettings) -> dict[str, RequestPolicy]:
     """Read the files that the settings name, and return the policy for requests to each model, by its name.
 
     Each model has constraints of its own, also if several models use the same files.
-
-    Raises
-    ------
-    GuardwrapError
-        If a file cannot be read.
     """
     policies = {}
     for name, model in settings.served_models.items():
@@ -65,13 +60,7 @@ def adapters_of(policy: RequestPolicy) -> list[Adapter]:
 
 
 def require_files(name: str, model: ModelSettings, policy: RequestPolicy) -> None:
-    """Require the files that a model will need when it is loaded later: its configuration, adapters and twists.
-
-    Raises
-    ------
-    UsageError
-        If one is missing or cannot be read; the message names the model.
-    """
+    """Require the files that a model will need when it is loaded later: its configuration, adapters and twists."""
     from guardwrap.adapters.loaded import require_adapter  # peft takes a second to import
     from guardwrap.pipelines.loading import require_model
 

@@ -20,27 +20,7 @@ __all__ = ["ModelShelf"]
 
 
 class ModelShelf:
-    """The models of a server. When the shelf is made, none is loaded, and all files are read except those of weights.
-
-    Parameters
-    ----------
-    settings
-        Settings of the server.
-    load
-        Loads a model.
-
-    Attributes
-    ----------
-    slots : list of ModelSlot
-        The models, in the order of the settings.
-    shutdown : Shutdown
-        The end of the server.
-
-    Raises
-    ------
-    GuardwrapError
-        If a file that the settings name cannot be read, or a model that is loaded later lacks files that it will need.
-    """
+    """The models of a server. None is loaded at first, and all files are read except those of weights."""
 
     def __init__(self, settings: ServerSettings, load: Callable[[ModelSettings], GuardedGenerator]) -> None:
         policies, models = policies_of(settings), settings.served_models
@@ -71,25 +51,13 @@ class ModelShelf:
         return sum(slot.policy.limits.running + slot.policy.limits.queue for slot in self.slots)
 
     def slot(self, name: Any) -> ModelSlot:
-        """Return a model by its name or an alias.
-
-        Raises
-        ------
-        ErrorResponse
-            HTTP 404 if there is none.
-        """
+        """Return a model by its name or an alias."""
         if not isinstance(name, str) or name not in self._by_name:
             raise no_model(name, [slot.policy.models for slot in self.slots])
         return self._by_name[name]
 
     def load_at_start(self) -> None:
-        """Load the models that the settings want loaded when the server starts.
-
-        Raises
-        ------
-        GuardwrapError
-            If one cannot be loaded.
-        """
+        """Load the models that the settings want loaded when the server starts."""
         for slot in self.slots:
             if slot.settings.load == "start":
                 slot.load_now()

@@ -34,32 +34,6 @@ class ModelSlot:
     """A model of a server, loaded or not, with its rules and its own limits of running and waiting requests.
 
     Except for ``load_now``, it is used in one event loop.
-
-    Parameters
-    ----------
-    settings
-        Settings of the model.
-    policy
-        Names and limits that apply to its requests.
-    load
-        Loads the model.
-    loader
-        The thread in which models are loaded.
-    shutdown
-        The end of the server.
-
-    Attributes
-    ----------
-    name : str
-        Its name in replies, logs and metrics.
-    gate : Gate
-        Admits its requests.
-    model : ServedModel or None
-        The model while it is loaded.
-    start_seconds : float or None
-        The time that ``load_now`` took; None if the model was not loaded at the start.
-    on_load : callable
-        Called with the time in seconds after a request had it loaded, or with None if that failed.
     """
 
     def __init__(
@@ -86,26 +60,14 @@ class ModelSlot:
         return 0 if self.model is None else self.model.session.rows
 
     def load_now(self) -> None:
-        """Load the model in this thread, before the server accepts requests.
-
-        Raises
-        ------
-        GuardwrapError
-            If it cannot be loaded.
-        """
+        """Load the model in this thread, before the server accepts requests."""
         began = time.monotonic()
         self.model = ServedModel(self._load(), self.policy)
         self.start_seconds = time.monotonic() - began
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Admit a request for the duration of the ``with`` block, in which a loaded model is not unloaded.
-
-        Raises
-        ------
-        ErrorResponse
-            HTTP 429 if the queue is full, 503 if the server is shutting down.
-        """
+        """Admit a request for the duration of the ``with`` block, in which a loaded model is not unloaded."""
         try:
             with self.gate.place():
                 if self._timer is not None:
@@ -124,13 +86,7 @@ class ModelSlot:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.unload)
 
     async def loaded(self) -> ServedModel:
-        """Return the model, after loading it if necessary. Call it within ``place``; concurrent calls load it once.
-
-        Raises
-        ------
-        ErrorResponse
-            HTTP 503 if it cannot be loaded. The next call tries again.
-        """
+        """Return the model, after loading it if necessary. Call it within ``place``; concurrent calls load it once."""
         if self.model is None:
             if self._loading is None:
                 self._loading = asyncio.create_task(self._begin())

@@ -58,15 +58,7 @@ def patiently(work: Callable[[], Any]) -> Any:
 
 
 class ServedModel:
-    """A model while it is loaded. It shares nothing that changes with other models.
-
-    Parameters
-    ----------
-    guarded
-        Generates the texts.
-    policy
-        Names and limits that apply to requests.
-    """
+    """A model while it is loaded. It shares nothing that changes with other models."""
 
     def __init__(self, guarded: GuardedGenerator, policy: RequestPolicy) -> None:
         if not isinstance(guarded.session, LocalSession):
@@ -97,24 +89,7 @@ class ServedModel:
         return {**parsed_request.options, "adapter": self._adapters.get(adapter, adapter)}
 
     async def read(self, fields: dict[str, Any], parse: Parse, *, long: bool) -> tuple[ParsedRequest, int]:
-        """Validate a request and count its prompt tokens in a thread, so that it blocks neither event loop nor batch.
-
-        Parameters
-        ----------
-        fields
-            The JSON object of the request.
-        parse
-            Validates it.
-        long
-            Whether it is so long that short requests should not wait for it.
-
-        Raises
-        ------
-        ErrorResponse
-            If the request is invalid, or does not fit into the model's context.
-        PromptError
-            If a prompt alone does not fit into it.
-        """
+        """Validate a request and count its prompt tokens in a thread, which blocks neither event loop nor batch."""
         pipe, readers = (self._own, self._patient) if long else (self.session.pipe, self._readers)
 
         def read() -> tuple[ParsedRequest, int]:
