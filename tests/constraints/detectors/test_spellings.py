@@ -1,5 +1,7 @@
 """Numbers, addresses and keys in every spelling that readers take for the same, and what only resembles them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ INVISIBLE = "\u200b\u200d\u00ad\u2060\ufeff\u200f\u202c\u2066\ufe0f\u0336\u20e3\
 ZEROS = "０٠۰०০๐௦𝟎𝟘"  # the other digits follow
 
 
-def rule_for(name: str) -> PersonalData:
+def rule_for(name: Any) -> PersonalData:
     if name in ("card", "iban"):
         return PersonalData([name])
     return PersonalData(["phone"]) if name == "phone" else PersonalData(["national_id"], countries=[name])
