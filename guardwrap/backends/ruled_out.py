@@ -85,20 +85,24 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
         If the constraint cannot judge a text.
     """
     law: GenerationLaw = launch.law
-    prefix: Ids = ()
-    computed = 0
     if not law.is_stateless:  # a function of the user may count its calls
         return Diagnosis()
     if lookahead.beyond:
-        law = replace(law, warpers=law.untruncated)
-        launch = replace(launch, law=law)
-    elif lookahead.dead_end is not None:
-        prefix = lookahead.dead_end
-        place = _Place(launch, lookahead, prefix, logits_after(prefix))
-        obstacle = place.obstacle(textless=False)
-        if obstacle is not None:
-            return Diagnosis(False, replace(obstacle, of_attempt=bool(prefix)), len(prefix))
-        prefix = ()
+        launch = replace(launch, law=replace(law, warpers=law.untruncated))
+    found = _from_the_start(launch, lookahead, logits_after)
+    prefix = lookahead.dead_end
+    if found.obstacle is not None or found.impossible or lookahead.beyond or not prefix:
+        return found
+    obstacle = _Place(launch, lookahead, prefix, logits_after(prefix)).obstacle(textless=False)
+    obstacle = None if obstacle is None else replace(obstacle, of_attempt=True)
+    return Diagnosis(False, obstacle, found.computed + len(prefix))
+
+
+def _from_the_start(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids], torch.Tensor]) -> Diagnosis:
+    """Follow the only token that is left, from the first one on, until there is none or more than one."""
+    law: GenerationLaw = launch.law
+    prefix: Ids = ()
+    computed = 0
     while True:
         place = _Place(launch, lookahead, prefix, logits_after(prefix))
         possible = place.few_possible()

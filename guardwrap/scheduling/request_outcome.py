@@ -142,16 +142,17 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     without_call = sum(counts[NO_CALL] for counts in state.places.values())
     if Remedy.MASK in ways and 2 * without_call > state.attempts:
         return (Remedy.CALLS,)
+    narrow = mask is not None and not mask.beyond and obstacle is not None and obstacle.truncates
+    beyond = [Remedy.BEYOND] if narrow and not state.request.sampler.weighs else []
     if state.ended == "impossible":
         if asked and state.is_ruled_out:  # by the prompt alone, whatever follows it
             return (Remedy.CONSTRAINT,)
         usual = [Remedy.SETTINGS] if obstacle is not None else [Remedy.TEXTS, Remedy.LENGTH]
-        chosen = [*usual, Remedy.CONSTRAINT, Remedy.PROMPT]
+        chosen = [*usual, *beyond, Remedy.CONSTRAINT, Remedy.PROMPT]
     else:
         rejected = state.attempts - state.satisfied
         chosen = [Remedy.SETTINGS] if obstacle is not None else []
-        narrow = mask is not None and not mask.beyond and obstacle is not None and obstacle.truncates
-        chosen += [Remedy.BEYOND] if narrow else []
+        chosen += beyond
         chosen += [Remedy.LENGTH] if state.cut_off >= MANY_CUT_OFF * state.attempts else []
         chosen += [Remedy.MASK] if 2 * state.stopped >= rejected > 0 else []
         chosen += [Remedy.BUDGET, Remedy.CONSTRAINT, Remedy.PROMPT]

@@ -403,6 +403,7 @@ def test_reports_keep_it_as_plain_data() -> None:
         "after": 0,
         "at_least": False,
         "textless": False,
+        "of_attempt": False,
     }
     assert (
         str(dataclasses.replace(report, obstacle=Obstacle(("a", "b=1", "c"), 0.25)))

@@ -576,7 +576,7 @@ def test_what_is_beyond_truncation_is_said_and_named() -> None:
     assert not outcome.ok
     assert outcome.report.obstacle is not None
     assert outcome.report.obstacle.names == ["top_k"]
-    assert "pass top_k=0, or proposal=Masked(beyond_truncation=True)" in outcome.report.advice()
+    assert "pass top_k=0, pass proposal=Masked(beyond_truncation=True)" in outcome.report.advice()
     wide = GuardedGenerator(world.pipeline(), RULE, proposal=Masked(unseen=0.0, beyond_truncation=True), **how)
     (outcome,) = wide.run(world.prompt, **options)
     assert outcome.ok
