@@ -98,6 +98,10 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             path = example.relative_to(ROOT)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump({**yaml.safe_load(example.read_text()), **small}))
+        if page == "declare.md":
+            Path("house").mkdir(exist_ok=True)
+            (promises,) = (block for block in blocks(page, "yaml") if "catalogue:no-urls" in block)
+            Path("house/promises.yaml").write_text(promises)
         if page == "adapters.md":
             put_adapters(model, load("rules.yaml"))
 

@@ -57,7 +57,7 @@ def rows(monkeypatch, tmp_path):
     Path("c.yaml").write_text(RULE)
     lines: list[dict[str, Any]] = [{"id": f"row-{number}", "prompt": f"ab{number} "} for number in range(40)]
     lines[3] |= {"constraint": {"kind": "regex", "pattern": "b"}, "seed": 7}
-    lines[5] |= {"prompt": "a" * 3000}
+    lines[5] = {"id": "row-5", "messages": [{"role": "user", "content": "ab"}]}  # the model has no chat template
     lines[7] |= {"constraint": {"kind": "regex", "pattern": "Z"}, "budget": {"max_attempts": 3}}
     Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return lines
@@ -79,7 +79,7 @@ def test_any_number_of_workers_gives_the_same_records(model, rows):
     assert "b" in one[3]["texts"][0]
     failed = records("out2/failed.jsonl")
     assert [record["id"] for record in failed] == ["row-5", "row-7"]
-    assert "context" in failed[0]["reason"]
+    assert "chat template" in failed[0]["reason"]
     assert failed[1]["reason"].startswith("ended by max_attempts")
     # Again: nothing is left to do. Then a retry of the failed rows, with another seed and another budget.
     before = Path("out2/results.jsonl").read_bytes()
