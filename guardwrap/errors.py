@@ -255,7 +255,7 @@ REMOVED = {
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing; for a removed name, what to do."""
-    if name in REMOVED:
+    if str(name) in REMOVED:
         return f" ({REMOVED[str(name)]})"
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -232,7 +232,7 @@ DIFFERENT = [
         Keyword("a", case_sensitive=True),
         Keyword("a", whole_words=False),
         Keyword("a", spacing="exact"),
-        Keyword("a", normalize="NFKC"),
+        Keyword("a", normalize="NFC"),
         Keyword("a", ignore_invisible=False),
         Keyword("a", stem="english"),
     ),
