@@ -150,7 +150,10 @@ def marks_on_purpose(words: Iterable[str]) -> str:
 
 
 def _is_sign(char: str) -> bool:
-    same_letter = char.isalnum() and unicodedata.decomposition(char).startswith(_OTHER_SHAPES)
+    shape = unicodedata.decomposition(char)
+    same_letter = (char.isalnum() and shape.startswith(_OTHER_SHAPES)) or (
+        char.isalpha() and shape.startswith("<compat>")
+    )
     return not (same_letter or char.isdecimal())
 
 

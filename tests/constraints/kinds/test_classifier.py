@@ -58,7 +58,7 @@ def test_probabilities_are_those_of_the_label(pipe):
     assert positive[0] == pytest.approx(logits.softmax(-1)[1].item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("on", TEXT_VIEWS)
+@pytest.mark.parametrize("on", [on for on in TEXT_VIEWS if on != "json_strings"])  # these texts have no JSON
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_sides_and_views(pipe, on, side):
     drawn = draws(TEXTS, prompt="bad ! ")

@@ -154,7 +154,7 @@ def test_what_people_write_is_not_too_deep(monkeypatch):
         "SELECT DATE(TIMESTAMP(DATE(TIMESTAMP(CAST('2024-01-01' AS DATE)))))",
         "SELECT CAST(x AS STRUCT<a ARRAY<STRUCT<b INT64, c ARRAY<STRUCT<d STRING>>>>>)",
         "SELECT " + "DECIMAL(" * 10 + "1" + ")" * 10,
-        "SELECT " + "coalesce(" * 50 + "a" + ", 1)" * 50,
+        "SELECT " + "coalesce(" * 40 + "a" + ", 1)" * 40,
     ]
     for text in texts:
         steps, fault = steps_of(monkeypatch, text, "bigquery" if "STRUCT<" in text else None)
