@@ -200,12 +200,6 @@ def test_a_negation_of_what_holds_a_rule_on_a_part() -> None:
     assert [ban.accepts(text) for text in ("1", "</t>1", "</t>2", "</t>2STOP1")] == [False, False, True, True]
 
 
-def test_stop_strings_end_the_parts_of_a_message_too() -> None:
-    draw = Draw("", (), "r\naSTOPc", parts=(("reasoning", ("r",)), ("answer", ("aSTOPc",))))
-    rules = [Regex("c", on="answer"), Regex("a", on="answer"), Regex("r", on="reasoning")]
-    assert [StopAt(rule, ("STOP",)).check([draw])[0] for rule in rules] == [False, True, True]
-
-
 def test_nothing_is_read_before_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     monitor = RULES["JSON after"].monitor()

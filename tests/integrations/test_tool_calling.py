@@ -225,7 +225,8 @@ def test_a_tool_without_a_type_gets_an_object() -> None:
 
 def test_calls_that_no_rule_has_checked_may_be_malformed() -> None:
     calls = [{"function": {"name": "f", "arguments": a}} for a in ({"a": 1}, [1], "x", '{"a": 2}')]
-    message = answer_message(Draw("", (), "", message=json.dumps({"tool_calls": [*calls, {"function": {}}, 1]})))
+    written = tuple(map(json.dumps, [*calls, {"function": {}}, 1]))
+    message = answer_message(Draw("", (), "", parts=(("tool_calls", written),), message="{}"))
     assert len(message["tool_calls"]) == 6
     assert [call.arguments for call in called_tools(message)] == [{"a": 1}, {"a": 2}]
 
