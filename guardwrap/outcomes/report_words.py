@@ -182,7 +182,11 @@ def _in_words(remedy: Remedy, report: Report) -> str:
     if remedy is Remedy.SETTINGS:
         return "" if report.obstacle is None else " and ".join(report.obstacle.remedies())
     if remedy is Remedy.TIME:
-        waits = ", in which a call also waits for other callers," if report.ended == "timeout" else ""
+        waits = (
+            ", in which a call also waits for other callers, or lower max_new_tokens"
+            if report.ended == "timeout"
+            else ""
+        )
         return f"raise {report.ended}{waits}"
     if remedy is Remedy.LENGTH:
         return "raise max_new_tokens" if report.ended == "impossible" else ""

@@ -333,7 +333,7 @@ def test_settings_that_rule_all_texts_out_are_named(client, guarded, more):
     share = float(shares[guarded.tokenizer.convert_tokens_to_ids(letter)])
     reason = f"top_k=3 leaves out all possible first tokens, which have probability {share:.3g} without it; "
     assert f"no text that these settings allow satisfies the constraint: {reason}" in body["message"]
-    assert body["message"].endswith('in this request: "top_k": -1, a weaker constraint')
+    assert body["message"].endswith('what helps in this request: "top_k": -1, a weaker constraint')
     assert body["guardwrap"]["obstacle"]["probability"] == pytest.approx(share, rel=1e-4)
 
 
