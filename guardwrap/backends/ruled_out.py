@@ -94,7 +94,7 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
     if found.obstacle is not None or found.impossible or lookahead.beyond or not prefix:
         return found
     obstacle = _Place(launch, lookahead, prefix, logits_after(prefix)).obstacle(textless=False)
-    obstacle = None if obstacle is None else replace(obstacle, of_attempt=True)
+    obstacle = replace(obstacle, of_attempt=True) if obstacle is not None and obstacle.truncates else None
     return Diagnosis(False, obstacle, found.computed + len(prefix))
 
 

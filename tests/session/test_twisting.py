@@ -202,7 +202,7 @@ def test_the_first_prompt_of_a_generator_suffices():
 
 def test_values_beyond_the_limit_are_refused(monkeypatch):
     monkeypatch.setattr(twisting, "MOST_VALUES", 12)
-    with pytest.raises(UsageError, match="max_new_tokens to that at most, or use Masked") as caught:
+    with pytest.raises(UsageError, match="max_new_tokens to that at most") as caught:
         guarded_of().run(WORLD.prompt, **WORLD.settings)
     assert "\n" not in str(caught.value)
     assert "has 4 states, which Twisted() follows for up to 2 tokens" in str(caught.value)
