@@ -397,7 +397,8 @@ def test_texts_are_cut_before_their_stop_string() -> None:
 
 def test_reasoning_is_an_item_of_its_own_and_its_tokens_are_counted() -> None:
     message = json.dumps({"role": "assistant", "reasoning_content": "let me think", "content": "ok"})
-    draw = Draw("p", (1, 2, 3, 4, 5, 0), "let me think ok", True, message=message)
+    parts = (("reasoning", ("let me think",)), ("answer", ("ok",)))
+    draw = Draw("p", (1, 2, 3, 4, 5, 0), "let me think ok", True, message=message, parts=parts)
     whole = reply_of().whole([outcome_of(draw)], 3)
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message"]
     assert whole["output"][0]["content"] == [{"type": "reasoning_text", "text": "let me think"}]
