@@ -18,7 +18,7 @@ from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length
 from guardwrap.backends import sequence_scores
 from guardwrap.constraints import ConstraintFile
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.outcomes import Estimate
+from guardwrap.outcomes import Estimate, Remedy
 from guardwrap.planning.alternatives import Alternative, cheapest
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
@@ -407,7 +407,8 @@ def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
     whole = served[0].report
     assert float(whole.evidence["pilot_attempts"]) < whole.usage.attempts  # type: ignore[arg-type]
     assert re.search(r"\n  pilot +\d+ attempts to set β, of which 100 satisfied the constraint\n", str(whole))
-    assert dataclasses.replace(report, ended="impossible").advice().endswith("a larger max_new_tokens")
+    impossible = dataclasses.replace(report, ended="impossible", remedies=(Remedy.TEXTS, Remedy.LENGTH))
+    assert impossible.advice().endswith("allow the model more tokens, such as with top_k=0 or raise max_new_tokens")
 
 
 def test_a_plan_blames_no_part_for_what_its_pilot_only_counts() -> None:

@@ -320,8 +320,11 @@ def test_a_spent_budget_is_an_error_with_the_report(client):
     assert caught.value.body["code"] == "deterministic"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("more", [{}, MASKED])
-def test_settings_that_rule_all_texts_out_are_named(client, guarded, more):
+BEYOND = '"guardwrap": {"proposal": {"masked": {"beyond_truncation": true}}}, '
+
+
+@pytest.mark.parametrize(("more", "mask"), [({}, ""), (MASKED, BEYOND)])
+def test_settings_that_rule_all_texts_out_are_named(client, guarded, more, mask):
     ids = guarded.tokenizer(MESSAGES[0]["content"], return_tensors="pt")["input_ids"]
     shares = guarded.model(input_ids=ids).logits[0, -1].detach().double().softmax(-1)
     letter = min("abcdef", key=lambda each: shares[guarded.tokenizer.convert_tokens_to_ids(each)])
@@ -333,7 +336,8 @@ def test_settings_that_rule_all_texts_out_are_named(client, guarded, more):
     share = float(shares[guarded.tokenizer.convert_tokens_to_ids(letter)])
     reason = f"top_k=3 leaves out all possible first tokens, which have probability {share:.3g} without it; "
     assert f"no text that these settings allow satisfies the constraint: {reason}" in body["message"]
-    assert body["message"].endswith('what helps in this request: "top_k": -1, a weaker constraint')
+    helps = f'"top_k": -1, {mask}a weaker constraint, or a prompt that describes it'
+    assert body["message"].endswith(f"; what helps in this request: {helps}")
     assert body["guardwrap"]["obstacle"]["probability"] == pytest.approx(share, rel=1e-4)
 
 

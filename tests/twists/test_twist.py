@@ -400,9 +400,9 @@ def test_attempts_of_the_pilot_are_not_returned(monkeypatch: pytest.MonkeyPatch)
     seen = []
     right = twisting.TwistedConstraint.learn
 
-    def learns(self: Any, prompts: Any, attempts: Any) -> Any:
+    def learns(self: Any, *given: Any) -> Any:
         seen.append(self.values is None)
-        return right(self, prompts, attempts)
+        return right(self, *given)
 
     monkeypatch.setattr(twisting.TwistedConstraint, "learn", learns)
     guarded = guarded_of(world, sampler=qrs(1.0))

@@ -71,7 +71,7 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
             hint = f"{instead(source)}, or 'catalogue:<name>' for a ready-made constraint"
             raise SpecError(f"{source!r} is not a file{hint}")
         return load(source, allow_code=allow_code)
-    if isinstance(source, Mapping):
+    if isinstance(source, Mapping) and "kind" in source:
         try:
             return ConstraintFile(read_constraint(source, allow_code=allow_code))
         except Invalid as invalid:
