@@ -89,13 +89,13 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
         return Diagnosis()
     if lookahead.beyond:
         launch = replace(launch, law=replace(law, warpers=law.untruncated))
-    found = _from_the_start(launch, lookahead, logits_after)
+    diagnosis = _from_the_start(launch, lookahead, logits_after)
     prefix = lookahead.dead_end
-    if found.obstacle is not None or found.impossible or lookahead.beyond or not prefix:
-        return found
+    if diagnosis.obstacle is not None or diagnosis.impossible or lookahead.beyond or not prefix:
+        return diagnosis
     obstacle = _Place(launch, lookahead, prefix, logits_after(prefix)).obstacle(textless=False)
     obstacle = replace(obstacle, of_attempt=True) if obstacle is not None and obstacle.truncates else None
-    return Diagnosis(False, obstacle, found.computed + len(prefix))
+    return Diagnosis(False, obstacle, diagnosis.computed + len(prefix))
 
 
 def _from_the_start(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids], torch.Tensor]) -> Diagnosis:
