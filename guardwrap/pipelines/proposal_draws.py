@@ -9,17 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers.generation import (
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    MinPLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 from transformers.pipelines import Pipeline
 
-from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.backends.sequence_scores import is_exact, log_probabilities
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.environment.transformers_internals import Chat, is_valid_message
@@ -40,15 +32,6 @@ __all__ = [
     "why_unweighable",
     "with_own_target",
 ]
-
-_TRUNCATING = {
-    TopKLogitsWarper: "top_k",
-    TopPLogitsWarper: "top_p",
-    MinPLogitsWarper: "min_p",
-    TypicalLogitsWarper: "typical_p",
-    EpsilonLogitsWarper: "epsilon_cutoff",
-    EtaLogitsWarper: "eta_cutoff",
-}
 
 
 @dataclass(frozen=True)
@@ -175,7 +158,7 @@ def why_unweighable(prompt: PreparedPrompt) -> str | None:
         return f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1"
     law: GenerationLaw | None = None if prompt.target is None else prompt.law
     for warper in (*law.processors, *law.warpers) if law is not None else ():
-        name = next((name for kind, name in _TRUNCATING.items() if isinstance(warper, kind)), None)
+        name = next((name for kind, (name, _) in TRUNCATIONS.items() if isinstance(warper, kind)), None)
         if name is not None:
             off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"
             now = getattr(warper, name, None)
