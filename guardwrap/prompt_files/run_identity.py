@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ DIGESTS, VERSIONS = "digests", "versions"
 _LIBRARIES = ("torch", "transformers", "tokenizers")
 
 
-def versions() -> dict[str, str]:
+@cache  # every record has them
+def versions() -> Mapping[str, str]:
     """Return the versions of the libraries that determine a distribution."""
     return {"guardwrap": __version__, **{name: version(name) for name in _LIBRARIES}}
 
