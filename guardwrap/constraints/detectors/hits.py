@@ -13,7 +13,7 @@ import regex
 from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.excerpts import excerpt, shortened
 from guardwrap.constraints.kinds.text import TextConstraint
-from guardwrap.constraints.kinds.text_folding import TextFolding, last_piece
+from guardwrap.constraints.kinds.text_folding import AS_READ, last_piece
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import matches
 
@@ -38,7 +38,6 @@ class HitRule(NamedTuple):
 _CLOSING = '"\n'
 """What no escape reaches across, so that the decoded text before it does not change."""
 
-_FOLDING = TextFolding("NFKC", case_sensitive=True, ignore_invisible=True, keep_capital_i=False)
 _MARKS = regex.compile(r"\p{M}+")
 # Lines and long vowels are written in place of dashes.
 _DASHES = "\u02d7\u05be\u1806\u2012\u2013\u2014\u2015\u2043\u2212\u2500\u2e3a\u2e3b\u30fc"
@@ -87,7 +86,7 @@ def first_hit(rules: Iterable[HitRule], text: str) -> str | None:
     """
     rules = tuple(rules)
     for written in (text, *decodings(text, anywhere=True)):
-        for reading in dict.fromkeys((written, _plain(_FOLDING.fold(written)))):
+        for reading in dict.fromkeys((written, _plain(AS_READ.fold(written)))):
             hit = _Scan(reading).hit(rules)
             if hit is not None:
                 return hit
@@ -155,11 +154,11 @@ class HitMonitor(Monitor):
             return violated
         rest = self.rest + text
         cut = last_piece(rest)
-        piece = _plain(_FOLDING.fold(rest[:cut]))
+        piece = _plain(AS_READ.fold(rest[:cut]))
         folded = replace(self.folded, text=self.folded.text + piece)
         differs = self.differs or piece != rest[:cut]
         if differs:
-            end = _plain(_FOLDING.settled(rest[cut:]))
+            end = _plain(AS_READ.settled(rest[cut:]))
             scan = replace(folded, text=folded.text + end).advanced(self.rules)
             if scan is None:
                 return violated
@@ -171,7 +170,7 @@ class HitMonitor(Monitor):
 
     def _has_hit(self, prefix: str) -> bool:
         for decoded in decodings(prefix, anywhere=True):
-            for reading in (decoded, _plain(_FOLDING.settled(decoded))):
+            for reading in (decoded, _plain(AS_READ.settled(decoded))):
                 if _Scan(reading).advanced(self.rules) is None:
                     return True
         return False

@@ -16,7 +16,7 @@ from guardwrap.constraints.base import Constraint, about, require, shown
 from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.excerpts import excerpt, shortened
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
-from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.kinds.text_folding import AS_READ
 from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
 from guardwrap.constraints.text_parts import Part, PartMonitor, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -331,15 +331,12 @@ class Regex(TextConstraint):
         return Verdict.UNDECIDED
 
 
-_FOLDING = TextFolding("NFKC", case_sensitive=True, ignore_invisible=True, keep_capital_i=False)
-
-
 def _readings(text: str) -> Iterator[str]:
     """Yield the decodings of a text, and it and them folded, with composed accents, as expressions are written."""
     for written in (text, *decodings(text)):
         yield written
         if not written.isascii() or not written.isprintable():
-            yield unicodedata.normalize("NFC", _FOLDING.fold(written))
+            yield unicodedata.normalize("NFC", AS_READ.fold(written))
 
 
 def luhn(text: str) -> bool:

@@ -140,6 +140,10 @@ class TextFolding:
         return "I".join(map(str.casefold, text.split("I"))) if self.keep_capital_i else text.casefold()
 
 
+AS_READ = TextFolding("NFKC", case_sensitive=True, ignore_invisible=True, keep_capital_i=False)
+"""Folds what readers do not tell apart, and nothing else: for detectors and expressions."""
+
+
 def marks_on_purpose(words: Iterable[str]) -> str:
     """Return the signs in words that NFKD would replace, so that a ban on ``№`` or ``²`` is none on "no" or 2.
 
