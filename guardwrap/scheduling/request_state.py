@@ -340,8 +340,8 @@ class RequestState:
         """Say in words what a request that takes long has, and how long the rest may take."""
         number, texts, most = self.request.prompt.number, len(self.accepted), self.request.budget.max_attempts
         whose = f"prompt {number + 1}: " if number else ""
-        passed = time.monotonic() - (time.monotonic() if self.began is None else self.began)
-        got = f"{counted_of(texts, self.wanted, 'text')}" if texts else "no text yet"
+        passed = 0.0 if self.began is None else time.monotonic() - self.began
+        got = counted_of(texts, self.wanted, "text") if texts else "no text yet"
         so_far = f"{whose}{got} in {counted(self.attempts, 'attempt')}"
         if texts:
             return f"{so_far}, {lasting((self.wanted - texts) * passed / texts)} left"

@@ -134,8 +134,7 @@ class Scheduler:
         moments = [progress.timeout for progress in self._active.values()]
         self._until = min((moment for moment in moments if moment > self._began), default=math.inf)
         for request, progress in self._active.items():
-            alone = len(self._active) == 1
-            progress.allowance.begin(self._began, limited=self.shared, alone=alone, until=self._until)
+            self._begin_step(progress)
             if progress.round_is_over:
                 with caught(self._failed, request):
                     self._narrow(progress)
@@ -204,6 +203,11 @@ class Scheduler:
         for source in by_need:
             self._fill(source, room - len(launches), lengths, launches, found)
         return launches, found
+
+    def _begin_step(self, progress: RequestState) -> None:
+        """Give a request its time in this step."""
+        alone = len(self._active) == 1
+        progress.allowance.begin(self._began, limited=self.shared, alone=alone, until=self._until)
 
     def _launched(self, shortest: float | None, found: list[AttemptState]) -> list[AttemptState] | None:
         """Launch attempts, and return those that ended at once; None if there are none to launch.
@@ -295,8 +299,7 @@ class Scheduler:
         """Begin a request, and return the attempts that it has without launches, those of a beam search."""
         self._whose[request] = source
         progress = self._active[request] = RequestState(request, self.backend.mode)
-        alone = len(self._active) == 1
-        progress.allowance.begin(self._began, limited=self.shared, alone=alone, until=self._until)
+        self._begin_step(progress)
         with caught(self._failed, request):
             # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
             hash(request.rule)
