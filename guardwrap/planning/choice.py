@@ -43,7 +43,7 @@ def is_unchosen(job: Job) -> bool:
 def without_choice(session: LocalSession | EndpointSession, options: Mapping[str, Any], job: Job) -> Job:
     """Return the job of a call whose timeout was over before its plan: nothing is drawn for it any more."""
     plain = session.job({**options, "seed": job.asked.seed, "sampler": rejection})
-    return replace(plain, called=job.called, span=job.span, tells=job.tells, notes=(*plain.notes, _NO_PLAN))
+    return _instead_of(job, plain, _NO_PLAN)
 
 
 def with_choice(
@@ -91,9 +91,7 @@ def with_choice(
         elif isinstance(each, list | tuple):
             some[name] = each[:several]
     if not first:
-        return prompts, replace(
-            session.job({**options, "sampler": rejection}), called=job.called, span=job.span, tells=job.tells
-        )
+        return prompts, _instead_of(job, session.job({**options, "sampler": rejection}))
     budgets = session.budgets(len(first), {**some, "seed": 0})
     # All plans together take at most as long as the call itself may, whose timeout counts from the call.
     seconds, began = min(map(_seconds, budgets)), time.monotonic()
@@ -108,7 +106,12 @@ def with_choice(
         raise _no_way(session, first, some, study)
     sampler = rejection if way.cost.sampler == "rejection" else qrs(target_tvd=study.goal.tvd)
     chosen = session.job({**options, **_source(way, options), "sampler": sampler})
-    return prompts, replace(chosen, notes=(*chosen.notes, note), called=job.called, span=job.span, tells=job.tells)
+    return prompts, _instead_of(job, chosen, note)
+
+
+def _instead_of(job: Job, other: Job, *notes: str) -> Job:
+    """Return a job that replaces another one of the same call, with further notes."""
+    return replace(other, notes=(*other.notes, *notes), called=job.called, span=job.span, tells=job.tells)
 
 
 def chosen_source(
