@@ -9,7 +9,7 @@ from guardwrap.environment.hub import commit_of
 from guardwrap.environment.package_data import PREFIX, adapters
 from guardwrap.errors import UsageError
 
-__all__ = ["file_digest", "folder_digest", "source_digest"]
+__all__ = ["file_digest", "folder_digest", "local_path", "source_digest"]
 
 _COMPUTES = (
     *(".json", ".jinja", ".txt", ".model", ".py", ".yaml"),
@@ -36,9 +36,14 @@ def folder_digest(folder: Path) -> str:
     return f"sha256:{whole.hexdigest()}"
 
 
+def local_path(source: str) -> Path | None:
+    """Return where a source would be on this machine; None if nothing of its name comes with guardwrap."""
+    return adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
+
+
 def source_digest(source: str, revision: str | None = None) -> str | None:
     """Return what identifies the content of a source: a digest of its files, or its commit on the Hub."""
-    path = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
+    path = local_path(source)
     if path is None:
         return None
     try:

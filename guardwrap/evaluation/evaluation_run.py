@@ -12,8 +12,7 @@ from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
-from guardwrap.environment.file_digests import file_digest, folder_digest
-from guardwrap.environment.package_data import PREFIX, adapters
+from guardwrap.environment.file_digests import file_digest, folder_digest, local_path
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
 from guardwrap.evaluation.evaluation_settings import (
@@ -157,5 +156,5 @@ _DRAWN_FROM = "drawn from"
 
 def _digest(source: str) -> str:
     """Return the digest of a folder's files; return a source that is not a folder, such as a Hub id, unchanged."""
-    folder = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
+    folder = local_path(source)
     return source if folder is None or not folder.is_dir() else folder_digest(folder)
