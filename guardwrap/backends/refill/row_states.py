@@ -30,6 +30,7 @@ __all__ = [
     "in_one_pass",
     "run_model",
     "run_next",
+    "run_text",
     "scores_of_text",
     "taken_by",
 ]
@@ -156,13 +157,27 @@ def scores_of_text(model: Any, ids: Ids, prompt: int) -> torch.Tensor:
     text = torch.tensor([ids], device=model.device)
     threshold = one_pass_length(model)
     begin = len(ids) if threshold is None else min(len(ids), max(prompt, threshold))
-    past: Any = None if begin == len(ids) else fresh_cache(model)
+    past = None if begin == len(ids) else fresh_cache(model)
+    logits, _ = run_text(model, text, begin, past, begin - prompt + 1)
+    return logits
+
+
+def run_text(model: Any, text: torch.Tensor, begin: int, past: Any, kept: int = 1) -> tuple[torch.Tensor, Any]:
+    """Compute the first ``begin`` tokens of a text, ``[1, length]``, in one pass, and the others as they are drawn.
+
+    Returns
+    -------
+    logits : torch.Tensor
+        Logits after the last ``kept`` of the first tokens and after each other token, ``[tokens, vocabulary]``.
+    past : Cache or None
+        The cache with all tokens.
+    """
     mask = torch.ones_like(text[:, :begin])
-    steps = [_run(model, text[:, :begin], mask, mask.cumsum(-1) - 1, past, begin - prompt + 1)[0]]
-    for end in range(begin + 1, len(ids) + 1):
+    steps = [_run(model, text[:, :begin], mask, mask.cumsum(-1) - 1, past, kept)[0]]
+    for end in range(begin + 1, text.shape[1] + 1):
         logits, past = run_next(model, text[:, :end], past)
         steps.append(logits)
-    return torch.cat(steps)
+    return torch.cat(steps), past
 
 
 def _run(

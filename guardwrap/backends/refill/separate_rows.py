@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from guardwrap.backends.length_thresholds import length_threshold
 from guardwrap.backends.refill.prompt_tree import Prefix, Recent, computed_prompt
-from guardwrap.backends.refill.row_states import Ids, Plain, fresh_cache, run_model, run_next
+from guardwrap.backends.refill.row_states import Ids, Plain, fresh_cache, run_next, run_text
 
 __all__ = ["Separate", "SeparatePlain"]
 
@@ -36,13 +36,9 @@ class Separate:
 
     def join(self, prefix: Ids, prompt: int) -> int:
         """See ``Rows.join``. The row may also start with a text that another class of rows has computed so far."""
-        past = fresh_cache(self._model)
         begin = max(prompt, min(len(prefix), length_threshold(self._model) or prompt))
         text = torch.tensor([prefix], device=self._model.device)
-        mask = torch.ones_like(text[:, :begin])
-        run_model(self._model, text[:, :begin], mask, mask.cumsum(-1) - 1, past)
-        for end in range(begin + 1, len(prefix) + 1):
-            _, past = run_next(self._model, text[:, :end], past)
+        _, past = run_text(self._model, text, begin, fresh_cache(self._model))
         self._texts.append(text)
         self._pasts.append(past)
         return len(prefix) - prompt
