@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,16 @@ from guardwrap.outcomes import Draw
 if TYPE_CHECKING:
     from guardwrap.constraints.base import Constraint
 
-__all__ = ["Judgement", "PromptlessDraw", "judge", "rule_against", "run_check", "run_verdict"]
+__all__ = [
+    "Judgement",
+    "PromptlessDraw",
+    "Unknown",
+    "draw_without",
+    "judge",
+    "rule_against",
+    "run_check",
+    "run_verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +65,21 @@ def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw], *, with_plac
     return judgements
 
 
-class PromptlessDraw(Draw):
-    """A draw whose prompt is not known yet. A rule that reads it cannot judge the draw."""
+class Unknown(UsageError):
+    """A rule reads something that is not known of a draw."""
 
-    def _unknown(self) -> str:
-        raise UsageError("the prompt is not known yet")
 
-    def _ignored(self, value: object) -> None:
-        pass
+def draw_without(*fields: str) -> type[Draw]:
+    """Return a class of draws of which some fields are not known. A rule that reads one of them cannot judge them."""
 
-    prompt = property(_unknown, _ignored)
-    begun = property(_unknown, _ignored)
+    def read(draw: Draw) -> Any:
+        raise Unknown("it is not known of this text")
+
+    return type("DrawWithout", (Draw,), dict.fromkeys(fields, property(read, lambda draw, value: None)))
+
+
+PromptlessDraw = draw_without("prompt", "begun")
+"""Draws whose prompt is not known yet."""
 
 
 def rule_against(parts: Sequence[Constraint], draw: Draw) -> str | None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import EXPENSIVE, Constraint
+from guardwrap.constraints.checking import Unknown, draw_without
 from guardwrap.constraints.explanation import Rejection, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import UsageError, quoted
 from guardwrap.formatting import counted
-from guardwrap.outcomes import Draw, plain
+from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import ReadOwn, constraint_of, own_of
 from guardwrap.prompt_files.records import AGAIN, CHECKSUM, MADE, checksum_of
 from guardwrap.prompt_files.run_identity import DIGESTS, rule_digests
@@ -95,7 +96,7 @@ def judged_again(
             continue
         try:
             explanations = explain_draws(part, draws, tokens_known=True)
-        except _Lacking:
+        except Unknown:
             unjudged.append(part.title)
             continue
         rejections = [(*before, *each.rejections) for before, each in zip(rejections, explanations, strict=True)]
@@ -220,26 +221,9 @@ def _faults_of_report(data: Mapping[str, Any], budget: Budget | None, count: int
         yield f"took {attempts} attempts, above its limit of {most}"
 
 
-class _Lacking(UsageError):
-    """A rule reads something that no record has."""
-
-
-class _RecordedText(Draw):
-    """A text of a record. A rule that reads its tokens, its parts or how it ended cannot judge it."""
-
-    def _lacking(self) -> Any:
-        raise _Lacking("the record does not have it")
-
-    def _ignored(self, value: object) -> None:
-        pass
-
-    token_ids = finished = full = parts = property(_lacking, _ignored)
-
-
-class _OfChat(_RecordedText):
-    """A text after a chat, whose prompt as text depends on the chat template."""
-
-    prompt = property(_RecordedText._lacking, _RecordedText._ignored)
+_UNKNOWN = ("token_ids", "finished", "full", "parts")
+_RecordedText = draw_without(*_UNKNOWN)
+_OfChat = draw_without(*_UNKNOWN, "prompt")  # a chat's prompt as text depends on the chat template
 
 
 def _begun(record: Mapping[str, Any]) -> str:
