@@ -43,7 +43,7 @@ class Explanation:
     ``str()`` gives one line for each part that rejects the text.
     """
 
-    text: str  # the text
+    text: str
     rejections: tuple[Rejection, ...] = ()  # the parts that reject it, cheap parts first; empty if it is accepted
     # titles of parts that were not checked, because they count tokens and those of the text are not known
     unchecked: tuple[str, ...] = ()

@@ -69,7 +69,7 @@ class Evaluation:
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    settings: EvaluationSettings  # the settings
+    settings: EvaluationSettings
     constraint: str  # the constraint in words, and its digest
     digest: str
     place: str | None  # the keyword or pattern by whose position texts are compared, in words, or None

@@ -18,7 +18,7 @@ class CalledTool(NamedTuple):
 
     ident: str | None  # its id, to which the tool's result refers
     name: str  # name of the tool
-    arguments: Mapping[str, Any]  # its arguments
+    arguments: Mapping[str, Any]
 
 
 def answer_message(draw: Draw, stops: Sequence[str] = ()) -> dict[str, Any]:

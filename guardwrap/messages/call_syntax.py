@@ -106,7 +106,7 @@ class _Branch:
 class CallWriting(Monitor):
     """Monitor of a message whose calls follow a syntax: VIOLATED once no way to read the text is left."""
 
-    syntax: CallSyntax  # the syntax
+    syntax: CallSyntax
     branches: tuple[_Branch, ...]  # all ways to read the text so far
     haste: int = 0  # 1 if reasoning has to end now, 2 if arguments have to as well, as soon as their schema allows it
 

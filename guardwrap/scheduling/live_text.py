@@ -70,7 +70,7 @@ def why_whole(request: Request) -> str | None:
 class LiveText:
     """The text of a request that is being passed on, and when earlier ones were."""
 
-    request: Request  # the request
+    request: Request
     pass_on: PassOn  # receives the pieces
     _why_whole: str | None = field(init=False)
     _sent: str = ""  # the part that was passed on of the attempt that is next in launch order

@@ -22,7 +22,7 @@ class RejectedAttempt:
     part: str  # title of the first part of the constraint that rejected it
     place: str | None  # where in the text that part is violated, without generated text; None if that is not known
     whole: bool  # whether the attempt ended by itself or at the token limit, and not as soon as it could no longer pass
-    constraint: Constraint  # the constraint
+    constraint: Constraint
 
     def explain(self) -> Explanation:
         """Return all parts that reject the attempt; of one that was stopped early, the part that stopped it."""

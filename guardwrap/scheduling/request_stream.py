@@ -18,7 +18,7 @@ class Served:
 
     source: RequestStream  # the stream that the request came from
     number: int  # its index in the order in which the stream's requests were taken, from 0
-    request: Request  # the request
+    request: Request
     outcome: Outcome  # its outcome; with an error, the outcome up to then
     error: Exception | None = None  # the error that ended it, or None
     # with an error: numbers and outcomes so far of the stream's other requests that already have accepted texts

@@ -48,8 +48,8 @@ class JSONNode(NamedTuple):
 class JSONNodeReader:
     """Reads a schema into nodes."""
 
-    schema: Any  # the schema
-    nodes: list[JSONNode] = field(default_factory=list)  # the nodes
+    schema: Any
+    nodes: list[JSONNode] = field(default_factory=list)
     _numbers: dict[JSONNode, int] = field(default_factory=dict)
 
     def read(self) -> int:

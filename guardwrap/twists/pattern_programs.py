@@ -73,7 +73,7 @@ class Thread(NamedTuple):
 class Program:
     """The steps of an expression."""
 
-    steps: list[Step] = field(default_factory=list)  # the steps
+    steps: list[Step] = field(default_factory=list)
     start: int = 0  # the number of the first step
     context: list[int] = field(default_factory=list)  # the classes that assertions ask about
     _sources: dict[tuple[str, int], int] = field(default_factory=dict)

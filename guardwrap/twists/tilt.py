@@ -139,7 +139,7 @@ def step_of(
 class _Attempt:
     """An attempt up to the first state from which success is likely, or to its end."""
 
-    steps: list[Step]  # its steps
+    steps: list[Step]
     tokens: list[int]  # the token that was drawn in each, ``[steps]``
     worths: Vector  # the weight with which the text before each step leaps there, ``[steps]``
 

@@ -44,7 +44,7 @@ class _State(NamedTuple):
 class _Words:
     """The words of a constraint, and the steps of their automaton."""
 
-    constraint: Keyword  # the constraint
+    constraint: Keyword
 
     @cached_property
     def folding(self) -> TextFolding:

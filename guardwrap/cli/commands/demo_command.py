@@ -20,7 +20,7 @@ class Scene:
     """One prompt with one constraint."""
 
     title: str  # the heading
-    prompt: str  # the prompt
+    prompt: str
     chat: bool  # whether to pass it as a user message to models that have a chat template
     constraint: Constraint | str  # the constraint, or its name in the catalogue
     count: int  # number of texts

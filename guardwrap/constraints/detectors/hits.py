@@ -136,7 +136,7 @@ class _Scan:
 class HitMonitor(Monitor):
     """Monitor that looks for hits where some may have become certain."""
 
-    rules: tuple[HitRule, ...]  # the rules
+    rules: tuple[HitRule, ...]
     written: _Scan = _Scan()  # the text as it is written
     folded: _Scan = _Scan()  # the folded form of the text, as far as no later text can change it
     rest: str = ""  # the end of the text, which is not folded yet

@@ -37,9 +37,9 @@ class SchemaPlace(NamedTuple):
 class Known(NamedTuple):
     """A schema that has been added to the document."""
 
-    schema: dict[str, Any]  # the schema
+    schema: dict[str, Any]
     base: str  # the URI of its resource
-    draft: Draft  # its draft
+    draft: Draft
     is_named: bool  # whether the URI is that of the schema itself, not of a schema around it
 
 

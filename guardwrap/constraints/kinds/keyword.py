@@ -346,7 +346,7 @@ _kept = lru_cache(128)(_compiled)
 class KeywordMonitor(Monitor):
     """Monitor that counts the occurrences that are certain."""
 
-    constraint: Keyword  # the constraint
+    constraint: Keyword
     folded: str = ""  # the folded form of the text, as far as no later text can change it
     rest: str = ""  # the last character, and the marks after it
     # for each expression, the number of occurrences so far, and where to look for the next one

@@ -178,7 +178,7 @@ class Parses(TextConstraint):
 class LineMonitor(Monitor):
     """Monitor of a constraint whose verdict changes only where a line ends, or where the text becomes too long."""
 
-    constraint: TextConstraint  # the constraint
+    constraint: TextConstraint
     text: str = ""  # the text read so far
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on it
 
