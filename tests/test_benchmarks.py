@@ -74,6 +74,7 @@ def of(written: dict[str, Any], part: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_counts_add_up(run: Run, tmp_path: Path) -> None:
     written = run("--repeats", "2", "--case", TIMED, "--case", BUSY, "--case", ONE_TOKEN)
     timed, counted, busy, one = (of(written, part) for part in (TIMED, COUNTED, BUSY, ONE_TOKEN))
@@ -137,6 +138,7 @@ def test_without_a_base_model_its_cases_are_left_out(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_processes_of_their_own(run: Run) -> None:
     case = of(run("--case", "no comma, chat prompt"), "peak memory")
     assert set(case["runs"]) == {"ours", "generate"}
@@ -147,6 +149,7 @@ def test_peak_memory_is_that_of_processes_of_their_own(run: Run) -> None:
     assert case["figures"][0]["median"] == pytest.approx(mine["peak_mb"] / theirs["peak_mb"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_adapter_is_compared_with_the_model(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "STEPS", 16)
     for dtype in ("float32", "bfloat16"):
@@ -247,6 +250,7 @@ def bench(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[s
     bench.hook.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("local")
 def test_structured_output_is_measured(
     bench: structured.Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -286,6 +290,7 @@ def tokenised(text: str, vocabulary: dict[str, int]) -> Iterator[tuple[int, ...]
                 yield (vocabulary[text[:size]], *rest)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("local")
 def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
     """Over all texts, in whatever tokens, the probabilities under a mask add up to 1; a's do not."""
@@ -306,6 +311,7 @@ def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
     assert masks.log_probabilities(bench.model, prompt, forbidden, structured.SETTINGS, make())[1] == -np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("local")
 def test_the_comma_case_is_measured(
     local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -87,6 +87,7 @@ def beside_an_endless_call(guarded: GuardedGenerator, world: World, made: list[A
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_threads_share_one_batch(world: World, alone: list[Any], backends: list[RefillBackend]) -> None:
     guarded = guarded_of(world)
 
@@ -100,6 +101,7 @@ def test_threads_share_one_batch(world: World, alone: list[Any], backends: list[
         threading.Event().wait(0.001)
 
 
+@pytest.mark.slow
 def test_tasks_share_one_batch(world: World, alone: list[Any], backends: list[RefillBackend]) -> None:
     guarded = guarded_of(world)
 
@@ -111,6 +113,7 @@ def test_tasks_share_one_batch(world: World, alone: list[Any], backends: list[Re
     assert len(backends) <= 2  # the first caller may be done before the last one arrives
 
 
+@pytest.mark.slow
 def test_negative_control_seeds_that_belong_to_the_wrapper(world: World, alone: list[Any]) -> None:
     """Without its own seed, a call's texts depend on the number of calls before it."""
     guarded = guarded_of(world, seed=1)

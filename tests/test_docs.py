@@ -158,6 +158,7 @@ BEYOND = {"structured.md", "integrations.md", "judges.md"}
 RUN_ELSEWHERE = {SERVED, AGENTS, RAY, *(Path(page).name for page in LOCAL_PAGES)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS, RAY}]
 )
@@ -191,6 +192,7 @@ def test_negative_control_a_block_with_a_wrong_name_fails(model: Any, given: Any
         run_python("wrap.md", right.replace('"seed": 1', '"sed": 1'), model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page) and page not in RUN_ELSEWHERE])
 def test_commands_run(page: str, given: Any) -> None:
     given(page)
@@ -240,6 +242,7 @@ def pictures() -> Any:
     del sys.modules["pictures"]
 
 
+@pytest.mark.slow
 def test_what_the_page_says_of_order_is_so(pictures: Any) -> None:
     found, page = pictures.order(prompts=600), (DOCS / "exactness.md").read_text()
     assert found.gold == pytest.approx(0.5, abs=1e-6)
@@ -316,6 +319,7 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_it_builds_and_the_reference_has_every_public_name(tmp_path: Path) -> None:
     from sphinx.util.inventory import InventoryFile
 
@@ -334,6 +338,7 @@ def test_it_builds_and_the_reference_has_every_public_name(tmp_path: Path) -> No
     assert "https://" not in "".join(re.findall(r"<(?:link|script|img)[^>]*>", (tmp_path / "index.html").read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["[there](missing.md)", "[here](#no-such-heading)"])
 def test_negative_control_a_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
     (tmp_path / "index.md").write_text(f"# Page\n\n{link}\n")

@@ -98,6 +98,7 @@ def test_the_original_is_there_until_it_is_copied() -> None:
     assert isinstance(raised(errors.CheckFailed).original, ValueError)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes_gives_errors_back() -> None:
     """A pool that cannot read what a worker raised is broken: it raises BrokenProcessPool, or hangs."""
     spawn = multiprocessing.get_context("spawn")

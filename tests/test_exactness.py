@@ -51,6 +51,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BUDGETS)
 def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
     """The same through a pipeline. tests/scheduling has every budget with every batch size, 1 included.
@@ -83,6 +84,7 @@ def test_drawn_from_g_with_attention_cache_and_eviction() -> None:
     assert goodness_of_fit(drawn, world.gold(judged)) > FITS
 
 
+@pytest.mark.slow
 def test_many_texts_of_one_prompt_are_drawn_from_g() -> None:
     world = table_world(letters="ab ")
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, seed=2, budget=Budget(max_attempts=None))
@@ -137,6 +139,7 @@ def mixed_fit(world: World, batch_size: int, draws: int, seed: int) -> float:
 MODES = {Slots: 1, Wave: 2, Plain: 3}  # with different seeds, because the same seed gives the same texts in all modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [table_world, llama_world])
 @pytest.mark.parametrize("kind", MODES)
 def test_drawn_from_g_however_rows_are_kept(
@@ -152,6 +155,7 @@ def test_drawn_from_g_however_rows_are_kept(
 # Negative controls: with a broken rule, the same test has to fail.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODES)
 def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest.MonkeyPatch) -> None:
     keep = kind.keep

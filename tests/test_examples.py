@@ -65,6 +65,7 @@ def loaded(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{place}.load_local", lambda: local)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("loaded")
 def test_example(
@@ -94,6 +95,7 @@ def but_for_seconds(printed: str) -> str:
     return re.sub(r"(?m)[\d.]+ s\)?$|^  seconds .*$", "", printed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded")
 def test_the_tour_prints_what_it_shows() -> None:
     """Same seeds, same texts, so what was saved is compared letter by letter.
@@ -135,6 +137,7 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document", ["README.md", "CONTRIBUTING.md", "docs/structured.md", "docs/integrations.md", "docs/judges.md"]
 )
@@ -266,6 +269,7 @@ def to_load(tmp_path_factory: pytest.TempPathFactory) -> float:
     return ended.children_user + ended.children_system - began.children_user - began.children_system
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", LOCAL_PAGES)
 @pytest.mark.usefixtures("command_line", "loaded", "limited")
 def test_commands_end_soon(page: str, to_load: float) -> None:

@@ -123,6 +123,7 @@ def process(*arguments: Any) -> int | None:
     return made.exitcode
 
 
+@pytest.mark.slow
 def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY))
@@ -166,6 +167,7 @@ def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
             assert {text["text"][slice(*span)] for span in text["spans"]} == {"bb"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.02, 0.5])  # of the second no text is accepted
 def test_endings_judged_by_a_classifier(tmp_path: Path, threshold: float) -> None:
     model = saved(llama_world(letters="ab."), tmp_path / "model")
@@ -205,6 +207,7 @@ def test_another_classifier_takes_a_place_in_the_file(tmp_path: Path) -> None:
         run.main(config, tmp_path / "out", classifier="other")
 
 
+@pytest.mark.slow
 def test_no_training_sees_what_measures(tmp_path: Path, model: Path) -> None:
     found = []
     for attempts in (200, 400):

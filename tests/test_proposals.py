@@ -74,6 +74,7 @@ def texts(outcome: Any) -> list[tuple[int, ...]]:
     return [draw.token_ids for draw in outcome.draws]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PAIRS)
 def test_what_the_samplers_return(kind: str) -> None:
     make, proposal = PAIRS[kind]
@@ -271,6 +272,7 @@ def test_a_pilot_without_an_acceptance_says_so() -> None:
             guarded(world.prompt, **world.settings)
 
 
+@pytest.mark.slow
 def test_plan() -> None:
     world = table_world(letters="ab", temperature=0.8)
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, budget=Budget(max_attempts=40))
@@ -384,6 +386,7 @@ def test_a_good_way_is_not_dropped_after_one_success_of_the_model() -> None:
     assert (cheapest([adapter, sure], [Budget()])[0] or "").startswith("draw from the model itself with ")
 
 
+@pytest.mark.slow
 def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
     world, other = other_model()
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline(), sampler="qrs")

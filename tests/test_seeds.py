@@ -18,6 +18,7 @@ def texts(world: World, batch_size: int, **options: Any) -> list[tuple[str, ...]
     return [outcome.texts for outcome in guarded.run(PROMPTS, **{**SETTINGS, "seed": 11, **options})]
 
 
+@pytest.mark.slow
 def test_same_seed_same_texts_whatever_the_batch_size(world: World) -> None:
     one = texts(world, 1)
     assert texts(world, 7) == one
@@ -36,6 +37,7 @@ def test_same_usage_whatever_the_batch_size(world: World) -> None:
     assert usages(1) == usages(7) == usages(64)
 
 
+@pytest.mark.slow
 def test_processors_see_rows_as_if_they_were_alone(world: World) -> None:
     options: dict[str, Any] = {"repetition_penalty": 2.0, "no_repeat_ngram_size": 2, "min_new_tokens": 3}
     together = texts(world, 64, **options)

@@ -57,6 +57,7 @@ def test_a_wheel_contains_the_package_and_the_catalogue(wheel: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_an_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     sdist = built("sdist", ROOT, tmp_path / "sdist")
     with tarfile.open(sdist) as archive:

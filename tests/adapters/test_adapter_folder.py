@@ -62,6 +62,7 @@ def plain(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -407,6 +408,7 @@ def test_a_safetensors_file_goes_before_a_pickle(folder: Path) -> None:
     assert guarded_of(world_of(), folder).adapter is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [WEIGHTS, CONFIG, CARD])
 def test_hostile_files_give_our_errors_only(file: str, folder: Path) -> None:
     world = world_of()

@@ -83,6 +83,7 @@ def texts(outcome: Any) -> list[tuple[int, ...]]:
     return [draw.token_ids for draw in outcome.draws]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampler", ["rejection", "qrs"])
 def test_the_model_stays_as_it_is(folder: Path, dtype: torch.dtype, sampler: str) -> None:
@@ -198,6 +199,7 @@ def test_other_threads_see_the_model_itself(folder: Path) -> None:
     assert all(seen)
 
 
+@pytest.mark.slow
 def test_rejection_draws_from_the_adapters_law(folder: Path) -> None:
     world = world_of()
     inside = world.gold(CONSTRAINT)
@@ -215,6 +217,7 @@ def test_rejection_draws_from_the_adapters_law(folder: Path) -> None:
     assert report.notes == ()
 
 
+@pytest.mark.slow
 def test_qrs_goes_from_the_adapter_back_to_g(folder: Path) -> None:
     world = world_of()
     inside = world.gold(CONSTRAINT)
@@ -395,6 +398,7 @@ def test_an_unloaded_adapter_is_gone(folder: Path) -> None:
     assert all(reference() is None for reference in kept)
 
 
+@pytest.mark.slow
 def test_an_adapter_in_training_is_drawn_from_as_it_stands() -> None:
     world = world_of()
     adapted = trained(world.model, trainable=True)
@@ -430,6 +434,7 @@ def test_threads_with_and_without(folder: Path) -> None:
     assert right == [True] * 20
 
 
+@pytest.mark.slow
 def test_generate_and_plan_and_the_pipelines_format(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)

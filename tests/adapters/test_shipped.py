@@ -55,6 +55,7 @@ def test_an_adapter_for_another_model_is_refused(local: tuple[Any, Any]) -> None
         GuardedGenerator(model, "catalogue:json-object", tokenizer=tokenizer, adapter="catalogue:dragon")
 
 
+@pytest.mark.slow
 def test_the_embedded_model_answers_in_json(local: tuple[Any, Any]) -> None:
     model, tokenizer = local
     guarded = GuardedGenerator(model, JSON, tokenizer=tokenizer, adapter=JSON, batch_size=16)

@@ -105,6 +105,7 @@ def forwarding(model: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [

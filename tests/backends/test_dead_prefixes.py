@@ -57,6 +57,7 @@ def fits(outcomes: list[Outcome], world: World, rule: Any) -> tuple[float, float
     return goodness_of_fit(texts, world.gold(rule)), math.erfc(abs(score) / math.sqrt(2))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("sampler", ["rejection", imh(steps=0)])
 def test_texts_are_of_g_and_attempts_as_many_as_without_it(sampler: Any) -> None:
@@ -66,12 +67,14 @@ def test_texts_are_of_g_and_attempts_as_many_as_without_it(sampler: Any) -> None
     assert min(fits(outcomes, world(), RARE)) > FITS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_one_text_each() -> None:
     """Most of these end in a round that is drawn from the full distribution, or in the first one after it."""
     assert min(fits(served(world(), RARE, 400, texts=1), world(), RARE)) > FITS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_the_batch_size_does_not_matter(batch_size: int) -> None:
@@ -126,6 +129,7 @@ def test_negative_control_the_number_is_of_another_law(monkeypatch: pytest.Monke
     assert attempts < FAILS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_negative_control_a_snapshot_of_attempts_that_are_drawn_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Excluding tokens before a round is over depends on which attempts ended first, and so on the batch size."""
@@ -147,6 +151,7 @@ def seldom(power: float) -> World:
     return made
 
 
+@pytest.mark.slow
 def test_so_little_that_no_attempt_would_meet_it() -> None:
     """A text with probability 10⁻⁹ is found at the cost of a few thousand attempts."""
     made, rule = seldom(4.0), Regex("f{5}", match="fullmatch")
@@ -179,6 +184,7 @@ def test_budgets_count_those_that_are_skipped() -> None:
     assert outcome.report.usage.tokens < 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("most", [25, 100])
 def test_budgets_in_attempts_are_exact(most: int) -> None:

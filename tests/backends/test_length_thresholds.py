@@ -62,6 +62,7 @@ def measured(model: Any) -> dict[str, float]:
     return thresholds.measured(model, attempts=1, cache=False)  # the cache makes transformers' own difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), CROSSED + USUAL)
 def test_drawn_and_weighed_as_generate_draws(name: str, case: str) -> None:
     model = small(name, case)
@@ -77,6 +78,7 @@ def test_positions_are_those_that_generate_passes(name: str) -> None:
     assert all(difference < NEAR for difference in apart.values()), apart
 
 
+@pytest.mark.slow
 def test_a_cache_that_changes_the_distribution() -> None:
     """Nemotron-H clamps its time steps in another way with a cache."""
     model = small("nemotron_h", "windows")

@@ -185,6 +185,7 @@ def assert_right(model: Any) -> None:
             assert draw.log_proposal == pytest.approx(exactly, abs=1e-4 if exact else 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_kinds_of_models(name: str, tmp_path: Path) -> None:
     assert_right(MODELS[name](tmp_path))
@@ -283,6 +284,7 @@ def texts_of(guarded: GuardedGenerator) -> list[tuple[str, ...]]:
     return [outcome.texts for outcome in guarded.run(["ab", "hello", "some words"], **options)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEPT)
 def test_an_interrupt_leaves_everything_as_it_was(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rows are selected for a new model, in prompts, and between tokens."""
@@ -388,6 +390,7 @@ LEAKS: dict[str, Callable[[GuardedGenerator], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAKS)
 def test_negative_control_leaks_are_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = guard(two_adapters(tmp_path))
@@ -555,6 +558,7 @@ def streamed(count: int) -> tuple[int, list[int]]:
     return ahead, alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [(Slots, 600), (Wave, 600), (Plain, 600)])
 def test_a_stream_of_prompts_takes_constant_memory(kind: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
@@ -568,6 +572,7 @@ class Hoarding(Slots):
         super().__init__(model, prompts=10_000)
 
 
+@pytest.mark.slow
 def test_negative_control_a_stream_that_keeps_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "select_rows", lambda model, separate: Hoarding)
     monkeypatch.setattr(job, "WINDOW", 1_000)

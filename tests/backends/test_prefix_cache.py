@@ -39,6 +39,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 @pytest.mark.parametrize("kind", [Slots, Wave, Plain])
 def test_attempts_are_those_of_drawing_everything_anew(
@@ -50,6 +51,7 @@ def test_attempts_are_those_of_drawing_everything_anew(
     assert attempts(small(), 32) == with_it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_k", [0, 3])
 def test_so_they_are_with_many_tokens_to_choose_from(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the likeliest tokens of a large vocabulary are cached; the others are drawn with the model."""
@@ -141,6 +143,7 @@ def test_a_law_draws_what_the_model_would(size: int) -> None:
     assert met == 2_000 if size <= 256 else met > 100
 
 
+@pytest.mark.slow
 def test_what_was_used_longest_ago_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     trees: list[prefix_cache.PrefixTree] = []
     made = prefix_cache.PrefixTree.__init__
@@ -205,6 +208,7 @@ def test_a_text_is_judged_once() -> None:
     assert len(judged) < len(set(judged)) + 64, "except those that ended at the same time"
 
 
+@pytest.mark.slow
 def test_a_budget_of_computed_tokens_ends_and_does_not_bias() -> None:
     world = table_world(letters="abcd ", max_new_tokens=4)
     rule = ~Regex("b")

@@ -76,6 +76,7 @@ WAYS: dict[str, tuple[Constraint, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [world, partial(llama_world, 1, letters="abcdef", max_new_tokens=4)])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_first_line_names_the_setting_and_the_enumerated_probability(way: str, make: Callable[..., World]) -> None:

@@ -51,6 +51,7 @@ def gold(model: Any, tokenizer: Any) -> tuple[dict[tuple[int, ...], float], dict
     return base, {y: p / total for y, p in kept.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_drawn_from_g_with_log_a(name: str) -> None:
     model, tokenizer = MODELS[name]("ab ")
@@ -64,6 +65,7 @@ def test_drawn_from_g_with_log_a(name: str) -> None:
         assert draw.finished == (draw.token_ids[-1] == tokenizer.eos_token_id)
 
 
+@pytest.mark.slow
 def test_many_prompts_are_drawn_from_g() -> None:
     """Equal prompts share calls of generate, and each gets its own texts."""
     model, tokenizer = t5("ab ")
@@ -111,6 +113,7 @@ def wrapped(pipe: Any, judged: Any, **options: Any) -> GuardedGenerator:
     return GuardedGenerator(pipe, judged, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "images", "speech"])
 def test_seeds_belong_to_attempts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe, prompts, settings = prompts_and_settings(kind)

@@ -47,6 +47,7 @@ def pre_commit(folder):
     return files, subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_hook_checks_the_staged_rules_and_nothing_else(here):
     git(here, "init", "--quiet")
     git(here, "add", ".")
@@ -87,6 +88,7 @@ def action(folder, **inputs):
     return subprocess.run(bash, cwd=folder, capture_output=True, text=True, env={**os.environ, **filled})
 
 
+@pytest.mark.slow
 def test_the_action_checks_files_folders_and_texts(here):
     done = action(here, files="rules\n\n  catalogue:no-urls  \n")
     assert (done.returncode, done.stderr) == (0, "")
@@ -100,6 +102,7 @@ def test_the_action_checks_files_folders_and_texts(here):
     assert "FILE_OR_NAME" in action(here, files="\n").stderr
 
 
+@pytest.mark.slow
 def test_the_action_runs_code_only_if_allowed(here):
     (here / "code.yaml").write_text(CODE)
     (here / "ci_rules.py").write_text("def good(text):\n    return 'a' in text\n")
@@ -109,6 +112,7 @@ def test_the_action_runs_code_only_if_allowed(here):
     assert action(here, files="code.yaml", allow_code="true").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", ["$(touch done)", "`touch done`", "x; touch done", '"; touch done; "', "' || touch done #"]
 )

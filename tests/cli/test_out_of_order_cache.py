@@ -90,6 +90,7 @@ def whole(model: str, options: tuple[Any, ...], seed: int = 1) -> list[dict[str,
     return without_time(generate(model, *options, "--seed", seed).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [(), ("--seed", 1)])
 def test_only_what_was_not_ready_is_drawn_for(
     model: str, options: tuple[Any, ...], given_up: Drawn, seed: tuple[Any, ...]
@@ -105,6 +106,7 @@ def test_only_what_was_not_ready_is_drawn_for(
     assert not AHEAD.exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_by_a_second_interruption(model: str, options: tuple[Any, ...], drawn: Drawn) -> None:
     """Lines of the first run that were not used yet are kept, wherever the second one is interrupted."""
     drawn.most = 3
@@ -124,6 +126,7 @@ def test_nothing_is_lost_by_a_second_interruption(model: str, options: tuple[Any
     assert without_time(OUT.read_text()) == whole(model, options)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_line_goes_on_with_its_seed(model: str, options: tuple[Any, ...], drawn: Drawn) -> None:
     write(LINES[1:])
     drawn.most = 4
@@ -144,6 +147,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_line_of_another_run_is_drawn_again(
     model: str, options: tuple[Any, ...], given_up: Drawn, change: str
@@ -154,6 +158,7 @@ def test_a_line_of_another_run_is_drawn_again(
     assert without_time(OUT.read_text()) == whole(model, options)
 
 
+@pytest.mark.slow
 def test_negative_control_lines_that_are_not_compared(
     model: str, options: tuple[Any, ...], given_up: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +169,7 @@ def test_negative_control_lines_that_are_not_compared(
     assert without_time(OUT.read_text()) != whole(model, options)
 
 
+@pytest.mark.slow
 def test_a_run_of_its_own_takes_nothing(model: str, options: tuple[Any, ...], given_up: Drawn) -> None:
     assert generate(model, *options, "-o", OUT, "--overwrite", "--seed", 2).exit_code == 3
     assert given_up.prompts == 6

@@ -117,6 +117,7 @@ def test_lines_come_without_results_and_end_with_the_run(
     assert next(calls) == before + 1, "it continues after the end"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("command_line")
 def test_generate_and_plan_tell(model: str, has_a: str, monkeypatch: pytest.MonkeyPatch) -> None:
     twenty = [*["ab"] * 20, "-c", has_a, "--max-attempts", 1, "--seed", 1]
@@ -136,6 +137,7 @@ def test_generate_and_plan_tell(model: str, has_a: str, monkeypatch: pytest.Monk
     assert planned.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("command_line")
 def test_prompts_behind_a_slow_one_are_told(
     model: str, has_a: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def shell(place, line):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -72,6 +73,7 @@ def test_a_closed_or_full_stdout_is_one_line(place, command, says):
         assert "done" in stderr
 
 
+@pytest.mark.slow
 def test_what_is_not_used_may_be_closed(place):
     code, stderr = shell(place, "guardwrap generate ab -c a.yaml -m model -o out.jsonl >&- <&-")
     assert (code, stderr) == (0, "")
@@ -97,6 +99,7 @@ sys.addaudithook(hook)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["guardwrap.cli.typer_app", "typer", "pydantic", "scipy", "torch", "guardwrap.scheduling.scheduler"],

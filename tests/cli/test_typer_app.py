@@ -57,6 +57,7 @@ def _command(name):
     return commands.get_command(None, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [

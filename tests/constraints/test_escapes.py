@@ -43,6 +43,7 @@ def documents(draw: st.DrawFn, hidden: str, most: int = 3) -> str:
     return draw(st.sampled_from(["{}", "Here:\n```json\n{}\n```\n", 'He said "yes", {} or so'])).replace("{}", text, 1)
 
 
+@pytest.mark.slow
 @profile(150)
 @given(data=st.data(), word=st.sampled_from(HIDDEN))
 def test_a_banned_word_is_refused_in_every_json_spelling(data, word):

@@ -142,6 +142,7 @@ WORLD = llama_world(letters='[]"a1', max_new_tokens=4)
 RULE = Regex("1|^$|a", on=Part(json="$"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [None, qrs(1.0)], ids=["rejection", "QRS"])
 def test_drawn_from_g(sampler: Any) -> None:
     gold = WORLD.gold(RULE)

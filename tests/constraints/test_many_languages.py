@@ -76,6 +76,7 @@ def test_negative_control_another_answer_is_wrong() -> None:
     assert not is_judged_right({**second, "contains": second["lacks"], "lacks": second["contains"]})
 
 
+@pytest.mark.slow
 def test_lists_of_lemmas_know_nearly_all_forms_that_stemmers_know() -> None:
     stemmed = [case for case in CASES["bans"] if len(case["keyword"].get("stem", "")) > 2]
     listed = [{**case, "keyword": {**case["keyword"], "stem": case["id"].split("-")[0]}} for case in stemmed]

@@ -94,6 +94,7 @@ def test_every_kind_is_here() -> None:
     assert {*KINDS, *MODELS, *NO_TEXT} == {*kinds()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(on=st.sampled_from(SELECTIONS), pieces=st.lists(st.sampled_from(PIECES), max_size=8))
 @profile(50)

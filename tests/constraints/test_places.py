@@ -183,6 +183,7 @@ def quotes(constraint: JSONSchema, text: str) -> bool:
     return SECRET in str(caught.value) or not all(place == NOT_JSON or PLACE.fullmatch(place) for place in named)
 
 
+@pytest.mark.slow
 @profile(400)
 @given(secrets, st.integers(0, 99))
 def test_no_generated_text_in_places_and_errors(value, cut):
@@ -245,6 +246,7 @@ def test_the_check_and_the_monitor_name_the_same_place(schema, text, place):
     assert places(JSONSchema(schema), text + " ") == [place, place]
 
 
+@pytest.mark.slow
 @profile(400)
 @given(secrets, st.integers(0, 99), st.booleans())
 def test_a_text_that_no_continuation_helps_has_the_place_of_an_early_abort(value, cut, finished):

@@ -117,6 +117,7 @@ def test_settled_parts_stay(prefix, rest, on):
     assert parts[: len(fixed)] == fixed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [" ", ".", '"', '."', "\t", "\r", "\n", "。", "」", "。」", "3. M", "« "])
 def test_long_runs_take_linear_time(run):
     sentences(run * 200_000)

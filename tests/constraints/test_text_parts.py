@@ -136,6 +136,7 @@ RULES: dict[str, Constraint] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @given(pieces=MARKED)
 @settings(max_examples=150, deadline=None)
@@ -271,6 +272,7 @@ AFTER_B = ~Regex("a", on=Part(after="b"))
 BETWEEN = Regex("(ab)+|c", match="fullmatch", on=Part(between=("b", "c"), missing="pass"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AFTER_B, BETWEEN], ids=["after", "between"])
 @pytest.mark.parametrize("options", [{}, {"proposal": Masked(), "sampler": qrs(1.0)}], ids=["rejection", "QRS"])
 def test_drawn_from_g(rule: Constraint, options: dict[str, Any]) -> None:

@@ -189,6 +189,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_calls_and_answers_have_the_shares_that_the_model_gives_them(way: str) -> None:
     rule, expected = ToolCalls(TOOLS, max_calls=1), gold(most=1)

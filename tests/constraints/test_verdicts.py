@@ -36,6 +36,7 @@ pytestmark = pytest.mark.slow
 V, U, S = Verdict.VIOLATED, Verdict.UNDECIDED, Verdict.SATISFIED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 @profile(300)
 @given(data=st.data())
@@ -43,6 +44,7 @@ def test_regexes_are_sound(theme, data):
     assert_sound(data.draw(regexes(THEMES[theme])), data.draw(texts_of(THEMES[theme])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 @profile(150)
 @given(data=st.data())
@@ -50,6 +52,7 @@ def test_keywords_are_sound(theme, data):
     assert_sound(data.draw(keywords(THEMES[theme])), data.draw(texts_of(THEMES[theme])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 @profile(200)
 @given(data=st.data(), prompt=texts, finished=st.booleans())
@@ -73,6 +76,7 @@ def test_json_schemas_are_sound(constraint, text):
 SHORT_TEXTS = ["", "ab", "ab\n", "ab\nb", "aab b", "a\n", "abb.b", "18 59", "185", "ABs", "555-1234x", "aaaab\r\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), *[(flag,) for flag in FLAGS]])
 @pytest.mark.parametrize("match", ["search", "fullmatch"])
 def test_awkward_patterns_are_sound(flags, match):
@@ -154,6 +158,7 @@ class LastSentence(Regex):
         return U if all(self.holds(text) for text in view(Draw("", (), prefix), self.on) or ()) else V
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unsound",
     [

@@ -69,6 +69,7 @@ def test_a_call_with_texts_says_how_long_the_others_take(clock: Clock, terminal:
     assert re.search(r"after \d+ s: \d+ of 60 texts in \d+ attempts, about \d+ s left", terminal.getvalue())
 
 
+@pytest.mark.slow
 def test_twists_and_plans_say_how_far_they_are(clock: Clock, terminal: Terminal) -> None:
     asked(Keyword("abcd", whole_words=False), 20, proposal=Twisted())
     assert re.search(r"after \d+ s: learning a twist, \d+ of up to \d+ attempts", terminal.getvalue())

@@ -117,6 +117,7 @@ def names_of_the_package() -> set[str]:
     return set().union(*(bound(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")))
 
 
+@pytest.mark.slow
 def test_nowhere_else() -> None:
     everywhere = names_of_the_package()
     assert [use for path in modules() for use in unlisted(uses(path, everywhere))] == []

@@ -201,6 +201,7 @@ def test_nothing_passed_at_all():
     assert math.isnan(cheap.figure.value)
 
 
+@pytest.mark.slow
 def test_what_was_found_comes_first_and_settings_last(tmp_path):
     settings = SETTINGS.model_copy(update={"attempts": 250, "steps": [1], "texts": 60})
     found = evaluate(Source(placed()), settings, Regex("a"), tmp_path)

@@ -69,6 +69,7 @@ def test_files(tmp_path):
         assert len(png) > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [placed(), replace(placed(), texts=["z" * 10 for _ in placed().texts])])
 def test_what_was_written_gives_the_same_page_again(tmp_path, world):
     run(tmp_path, Source(world), prompts=["Tell me.", ""])
@@ -85,6 +86,7 @@ def test_what_there_is_to_know_of_weights_is_on_the_page(tmp_path):
     assert "quantized" not in (tmp_path / "plain" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_sampler_of_its_own(tmp_path):
     usual = run(tmp_path).prompts[0].proposals["cap"]
     told = {"qrs": {"target_acceptance": 0.4, "pilot": 20}}
@@ -111,6 +113,7 @@ def test_a_sampler_of_its_own(tmp_path):
     assert not any("gave no text" in note for note in (*usual.notes, *found.notes))
 
 
+@pytest.mark.slow
 def test_a_projected_kl_of_a_handful_of_texts_is_not_shown_as_one(tmp_path):
     """Neither in the table of settings nor as a point of a curve, which would show it as 0."""
     found = run(tmp_path)
@@ -139,6 +142,7 @@ def recording_of(name, folder):
     return [from_row(row) for line in lines for row in json.loads(line)["attempts"][0]]
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path):
     world = placed()
     hostile = replace(world, texts=[text.replace("d", "<script>") for text in world.texts])
@@ -194,6 +198,7 @@ def test_a_proposal_has_one_colour_on_its_page(tmp_path):
     assert {"g", "g' of cap", "QRS, in the paper"} <= set(names)
 
 
+@pytest.mark.slow
 def test_the_papers_figures_stand_only_beside_those_of_who_repeats_it(tmp_path):
     run(tmp_path)
     assert "in the paper" not in (tmp_path / "report.html").read_text()
@@ -261,6 +266,7 @@ def config(tmp_path, monkeypatch):
     return path, made
 
 
+@pytest.mark.slow
 def test_the_command(config, tmp_path):
     path, made = config
     arguments = ["evaluate", path, "--out", tmp_path / "out", "--attempts", 200, "--model", "m", "--batch-size", 8]

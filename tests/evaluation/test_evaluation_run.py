@@ -74,6 +74,7 @@ def worlds(tmp_path: Path) -> dict[str, World]:
     return {"world": world, "adapter": dataclasses.replace(world, model=adapted.get_base_model()), "model": other}
 
 
+@pytest.mark.slow
 def test_figures_cover_the_truth(tmp_path: Path, worlds: dict[str, World]) -> None:
     kinds = ("adapter", "model")
     found = evaluated(tmp_path / "out", worlds["world"], {kind: {kind: str(tmp_path / kind)} for kind in kinds})

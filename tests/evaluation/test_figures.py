@@ -153,6 +153,7 @@ def test_negative_control_inverted_weights():
     assert len(wrong) >= 6
 
 
+@pytest.mark.slow
 def test_negative_control_a_narrow_interval_for_resampled_texts(monkeypatch):
     """Texts of attempts that are drawn again also have the error of the recorded attempts."""
 
@@ -236,6 +237,7 @@ def test_what_cannot_be_known_is_left_out():
     assert data["base"]["figures"]["kl_gold_base"]["value"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 5, 20])
 @pytest.mark.parametrize("weird", ["none", "zero", "far"])
 def test_few_and_weird_attempts(count, weird):

@@ -93,12 +93,14 @@ def as_completed(asked: Any) -> list[str]:
 WAYS = [invoked, batched, streamed, generated, awaited, batched_later, streamed_later, as_completed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_text_satisfies_the_constraint(world: World, kind: Any, way: Callable[[Any], list[str]]) -> None:
     require_all(way(model(kind, guarded(world), world)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
 @pytest.mark.parametrize("way", WAYS)
 def test_negative_control_without_its_check_a_text_gets_through(world: World, kind: Any, way: Any) -> None:
@@ -208,6 +210,7 @@ def test_each_chat_of_a_batch_is_told_to_callbacks(world: World) -> None:
     assert told.ended == [reply.content for reply in replies]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
 @pytest.mark.parametrize("schema", [DIGIT, Digit, JSONSchema(Digit)])
 def test_structured_output_is_guaranteed(world: World, kind: Any, schema: Any) -> None:
@@ -243,6 +246,7 @@ def test_structured_output_by_any_method_and_strictness(world: World) -> None:
         assert asked.with_structured_output(DIGIT, **how).invoke("b") in (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("include_raw", [True, False])
 def test_structured_output_by_a_call(include_raw: bool) -> None:
     class F(BaseModel):
@@ -293,6 +297,7 @@ def test_standard_parameters_of_langchain(world: World, kind: Any) -> None:
         kind(guarded(world), temprature=1.0)
 
 
+@pytest.mark.slow
 def test_reasoning_is_not_part_of_the_answer() -> None:
     world = tools_world()
     asked = GuardedChatModel(guarded_chat(world, Regex("^x+$", on="answer")), options=world.settings)

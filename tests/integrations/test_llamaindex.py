@@ -78,11 +78,13 @@ def awaited(asked: GuardedLLM) -> list[str]:
 WAYS = [completed, streamed, chatted, chat_streamed, predicted, predictions_streamed, awaited]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_every_text_satisfies_the_constraint(world: World, way: Callable[[GuardedLLM], list[str]]) -> None:
     require_all(way(llm(guarded(world), world)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_negative_control_without_its_check_a_text_gets_through(world: World, way: Any) -> None:
     with pytest.raises(AssertionError, match="got through"):
@@ -153,6 +155,7 @@ def test_metadata(world: World) -> None:
     assert "guarded" not in llm(guarded(world), world).to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [Digit, {"enum": [0, 1]}])
 def test_structured_values_are_guaranteed(world: World, schema: Any) -> None:
     asked = llm(guarded(world, ~Regex("0"), budget=Budget(max_attempts=100_000)), world)

@@ -43,6 +43,7 @@ def ask_llamaindex(pipe: Any, world: World) -> list[str]:
     return texts + [piece.text for prompt in PROMPTS for piece in asked.stream_complete(prompt)]
 
 
+@pytest.mark.slow
 def test_langchains_pipeline(world: World) -> None:
     require_all(ask_langchain(guarded(world), world))
     require_all(ask_langchain(guarded(world).as_pipeline(), world))
@@ -52,6 +53,7 @@ def test_llamaindexs_model(world: World) -> None:
     require_all(ask_llamaindex(guarded(world).as_pipeline(), world))
 
 
+@pytest.mark.slow
 def test_negative_control_without_its_check_a_text_gets_through(world: World) -> None:
     for ask, pipe in (
         (ask_langchain, unchecked(world)),

@@ -142,6 +142,7 @@ HOW: dict[str, tuple[tuple[Any, ...], dict[str, int]]] = {
 CASES = [(way, how) for way in WAYS for how in HOW if how.startswith("as") or way in (batched, chatted, generated)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "how"), CASES)
 def test_every_message_satisfies_the_constraint_and_the_tools_rule(
     world: World, way: Callable[..., Iterator[Reply]], how: str
@@ -150,6 +151,7 @@ def test_every_message_satisfies_the_constraint_and_the_tools_rule(
     require_valid(way(world, *arguments), **expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_negative_control_without_the_tools_rule(
     world: World, way: Callable[..., Iterator[Reply]], monkeypatch: pytest.MonkeyPatch
@@ -160,6 +162,7 @@ def test_negative_control_without_the_tools_rule(
         require_valid(way(world))
 
 
+@pytest.mark.slow
 def test_nothing_is_called_without_tools(world: World) -> None:
     """With them, the same seeds give calls."""
     model = GuardedChatModel(guarded_chat(world))
@@ -168,6 +171,7 @@ def test_nothing_is_called_without_tools(world: World) -> None:
         assert any(reply.tool_calls or reply.invalid_tool_calls for reply in replies) is called
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_negative_control_without_the_wrappers_constraint(
     world: World, way: Callable[..., Iterator[Reply]], monkeypatch: pytest.MonkeyPatch

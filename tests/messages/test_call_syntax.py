@@ -139,6 +139,7 @@ def fault_of(text: str, rule: ToolCalls, regions: MessageRegions) -> str:
     return rule.fault_of(Draw("", (), text, parts=parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMED_TEMPLATES)
 @pytest.mark.parametrize("choice", ["required", "named", "one"])
 def test_every_message_that_is_written_has_valid_calls_and_nothing_else(name: str, choice: str) -> None:

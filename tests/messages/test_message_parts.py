@@ -74,6 +74,7 @@ def gold(name: str) -> dict[tuple[int, ...], float]:
     return {ids: p / sum(kept.values()) for ids, p in kept.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("way", WAYS)
 def test_drawn_from_g(name: str, way: str) -> None:
@@ -103,11 +104,13 @@ def leaves_out_or_mixes(monkeypatch: pytest.MonkeyPatch, names: Mapping[str, str
     return {draw.token_ids for draw in outcome.draws}
 
 
+@pytest.mark.slow
 def test_negative_control_parts_that_are_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = leaves_out_or_mixes(monkeypatch, {"answer": "reasoning", "reasoning": "answer"})
     assert not drawn <= {*gold("no 1 in the answer")}
 
 
+@pytest.mark.slow
 def test_negative_control_a_verdict_on_the_answer_while_the_model_thinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A monitor that reads reasoning as if it were the answer ends attempts that would have passed."""
     world = fixtures_models.with_template(table_world(4, letters="a1()[]", max_new_tokens=4))

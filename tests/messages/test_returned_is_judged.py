@@ -217,11 +217,13 @@ def http_differences(draw: Draw, strings: Mapping[str, Any], stops: tuple[str, .
     yield from same("a stream of the Responses API", pieces["output_text"], pieces["reasoning_text"], functions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_returned_is_what_was_judged(name: str) -> None:
     assert not [(answer, found) for answer, ended in sample(name, 200) for found in differences(name, answer, ended)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stop", ["\n", "h", " hi", "f"])
 def test_a_message_ends_before_a_stop_string(name: str, stop: str) -> None:
@@ -258,6 +260,7 @@ def unsound(name: str, answer: str, ended: bool, stops: tuple[str, ...] = ()) ->
                 break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_verdicts_on_prefixes_hold_for_the_whole(name: str) -> None:
     assert not [(answer, found) for answer, ended in sample(name, 12) for found in unsound(name, answer, ended)]

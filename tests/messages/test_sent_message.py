@@ -126,6 +126,7 @@ def server():
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_messages_follow_g(server, rule):
     messages, outcome = drawn(server, RULES[rule], 500)
@@ -134,6 +135,7 @@ def test_messages_follow_g(server, rule):
     assert all(draw.text for draw in outcome.draws)
 
 
+@pytest.mark.slow
 def test_negative_control_a_verdict_on_the_answer_while_the_model_thinks(server):
     def mixed(self: Any, text: str) -> Any:
         state, events = read(self, text)
@@ -145,6 +147,7 @@ def test_negative_control_a_verdict_on_the_answer_while_the_model_thinks(server)
     assert goodness_of_fit(messages, gold("answer")) < 1e-9
 
 
+@pytest.mark.slow
 def test_negative_control_calls_that_are_not_judged(server):
     with patch.object(ToolCalls, "fault_of", lambda *_: ""), patch.object(ToolCalls, "monitor_in", _undecided):
         messages, _ = drawn(server, RULES["calls"], 500)
@@ -319,6 +322,7 @@ def test_pieces_may_arrive_in_any_portions(pieces, cut):
     assert all(isinstance(event, Event) for event in events)
 
 
+@pytest.mark.slow
 def test_negative_control_a_field_that_is_returned_unjudged(server):
     def without_calls(fields: Any) -> str:
         return text({name: value for name, value in fields.items() if name != "tool_calls"})

@@ -229,6 +229,7 @@ def cases(name: str) -> Iterator[tuple[str, str, bool, Any, str | None]]:
 CASES = [(name, *case) for name in SYNTAX for case in cases(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "answer", "finished", "parts", "fault"), [(c[0], *c[2:]) for c in CASES],
                          ids=[f"{case[0]}: {case[1]}" for case in CASES])  # fmt: skip
 def test_parts_of_an_answer(name: str, answer: str, finished: bool, parts: Any, fault: str | None) -> None:
@@ -242,6 +243,7 @@ def test_parts_of_an_answer(name: str, answer: str, finished: bool, parts: Any, 
 ANY = Part(message="answer", missing="pass")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYNTAX)
 def test_nothing_that_is_banned_is_in_a_message(name: str) -> None:
     world = world_of(name)
@@ -258,6 +260,7 @@ def test_nothing_that_is_banned_is_in_a_message(name: str) -> None:
         assert kinds["reasoning_content"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYNTAX)
 def test_early_verdicts_end_attempts_that_would_have_been_rejected_and_no_others(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +289,7 @@ def test_an_unknown_family_is_refused() -> None:
         guarded(CHAT, **world.settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", SYNTAX)
 def test_a_call_that_comes_piece_by_piece_is_read_as_one(name: str, size: int) -> None:

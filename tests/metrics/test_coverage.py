@@ -73,6 +73,7 @@ def coverage(name: str, where: str, size: int = ATTEMPTS) -> float:
     return covered(from_attempts(where, lambda lw: estimate(lw, world), size), truth(world))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "where"), [(n, w) for n in FROM_ATTEMPTS for w in WORLDS if (n, w) != ("effective_sample_size", "skewed")]
 )
@@ -80,6 +81,7 @@ def test_from_attempts(name: str, where: str) -> None:
     assert LEAST <= coverage(name, where, MORE_ATTEMPTS.get((name, where), ATTEMPTS)) <= MOST
 
 
+@pytest.mark.slow
 def test_values_are_not_biased() -> None:
     world = WORLDS["far"]
     for estimate, truth in FROM_ATTEMPTS.values():
@@ -103,6 +105,7 @@ def coverage_when_nearly_exact(where: str, factor: float, figure: Callable[..., 
     return covered(from_attempts(where, lambda lw: figure(lw, math.log(factor * world.z))), truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", [metrics.qrs_kl, metrics.qrs_tvd])
 @pytest.mark.parametrize(("where", "factor"), NEARLY_EXACT)
 def test_nearly_exact_is_not_called_exact(where: str, factor: float, figure: Callable[..., Estimate]) -> None:
@@ -152,6 +155,7 @@ FROM_GOLD: dict[str, tuple[Callable[[World, np.random.Generator], Estimate], Cal
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WORLDS)
 @pytest.mark.parametrize("name", FROM_GOLD)
 def test_from_draws_of_g(name: str, where: str) -> None:

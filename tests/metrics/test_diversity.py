@@ -62,6 +62,7 @@ def test_self_bleu_picks_by_seed() -> None:
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_self_bleu_covers() -> None:
     """The jackknife is known to be too wide here, never too narrow."""
     estimates = repeat(lambda rng: self_bleu([phrase(rng, 30) for _ in range(15)], 2, k=15))

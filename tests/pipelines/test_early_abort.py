@@ -38,6 +38,7 @@ def read_along(stable: StablePrefix, ids: Sequence[int]) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)

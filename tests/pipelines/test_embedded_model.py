@@ -46,6 +46,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(
     assert "set GUARDWRAP_CACHE to a folder with 600 MB of room" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_tokenizer_does_not_depend_on_the_release_that_converted_the_model(
     local: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def guard(local: tuple[Any, Any], judged: Any, **options: Any) -> GuardedGenerat
     return GuardedGenerator(model, judged, tokenizer=tokenizer, **options)
 
 
+@pytest.mark.slow
 def test_same_seed_same_texts_whatever_the_batch_size(local: tuple[Any, Any]) -> None:
     prompts = [CHAT, "The lighthouse", "Once upon a time, far away"]
     guarded = guard(local, ~Regex("[0-9]"), seed=0)
@@ -86,6 +88,7 @@ def test_same_seed_same_texts_whatever_the_batch_size(local: tuple[Any, Any]) ->
         assert [outcome.texts for outcome in run(size)] == [outcome.texts for outcome in one]
 
 
+@pytest.mark.slow
 def test_texts_satisfy_the_constraint_and_log_proposal_is_that_of_a_forward_pass(local: tuple[Any, Any]) -> None:
     model, tokenizer = local
     judged = Keyword("mug") & ~Regex(",") & Finished()
@@ -105,6 +108,7 @@ def test_texts_satisfy_the_constraint_and_log_proposal_is_that_of_a_forward_pass
         assert draw.token_ids[-1] == tokenizer.eos_token_id
 
 
+@pytest.mark.slow
 def test_verdicts_abort_early_and_change_no_text(local: tuple[Any, Any]) -> None:
     """Without prefix verdicts, the same constraint gives the same texts and costs more tokens."""
     ban = ~Regex(",")
@@ -151,6 +155,7 @@ def test_json(local: tuple[Any, Any]) -> None:
     assert schema.accepts(outcome.texts[0])
 
 
+@pytest.mark.slow
 def test_half_precision_is_no_reason_to_be_slow(local: tuple[Any, Any]) -> None:
     """Rounding on a real model is far larger than on tiny random ones, and still not as large as a misplaced state."""
     model = copy.deepcopy(local[0]).to(torch.bfloat16)

@@ -173,6 +173,7 @@ def violations(kind: str, only: str | None = None) -> tuple[int, list[str]]:
     return cases, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DECODERS)
 def test_what_is_judged_is_what_the_caller_reads(kind: str) -> None:
     cases, found = violations(kind)

@@ -132,6 +132,7 @@ def weighed(world: World, count: int = 3_000, **options: Any) -> list[Attempt]:
     return guarded.attempts(world.prompt, count, **world.settings)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unseen", [0.0, 0.4])
 @pytest.mark.parametrize("make", [table_world, llama_world])
 def test_weights_are_those_of_the_law(make: Callable[..., World], unseen: float) -> None:
@@ -171,6 +172,7 @@ def expected(world: World, law: Any, settings: dict[str, Any]) -> Texts:
     return by_text(law, inside, {ids: math.exp(left[ids]) for ids in inside}, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_take_it_towards_g(name: str) -> None:
     world = world_of()
@@ -235,6 +237,7 @@ def test_generate_takes_it_too() -> None:
     assert world.tokenizer.convert_tokens_to_ids("b") not in rows[:, ids.shape[1] :].flatten().tolist()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_judged_ahead_ends_its_attempt() -> None:
     """With a classifier, or a function without prefix verdicts, everything is as without a mask."""
 
@@ -370,6 +373,7 @@ def test_negative_controls_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not gone[begins], "bytes that cannot become a digit are drawn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_samplers_reach_g_over_bytes(name: str) -> None:
     world = byte_world(WORLDS[name](), max_new_tokens=3)

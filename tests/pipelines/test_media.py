@@ -61,6 +61,7 @@ IMAGE_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", IMAGES)
 @pytest.mark.parametrize("setting", IMAGE_SETTINGS)
 def test_images_same_as_the_pipeline(vision: Pipeline, given: str, setting: str) -> None:
@@ -129,6 +130,7 @@ SPEECH_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SPEECH_SETTINGS)
 def test_speech_same_as_the_pipeline(speech: Pipeline, setting: str) -> None:
     settings = {"max_new_tokens": 9, **SPEECH_SETTINGS[setting]}

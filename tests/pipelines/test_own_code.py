@@ -125,6 +125,7 @@ def as_returned(record: Any) -> str:
     return str(value if isinstance(value, str) else value[-1]["content"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", PROMPTS)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,6 +151,7 @@ def test_what_is_returned_is_what_was_judged(kind: str, options: str, given: str
     assert outcome.report.usage.tokens >= sum(len(draw.token_ids) for draw in outcome.draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["FirstSentence", "Trimmed", "an attribute"])
 def test_drawn_from_g(kind: str) -> None:
     made = world()

@@ -57,6 +57,7 @@ def wrapped(name: str) -> GuardedGenerator:
     return GuardedGenerator(model, Regex(""), tokenizer=tokenizer, seed=1, batch_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_of_positions_is_a_limit(name: str) -> None:
     guarded = wrapped(name)

@@ -67,6 +67,7 @@ def test_negative_control_of_all_texts_at_once(eight: World, monkeypatch: pytest
     assert apart(eight) > 1e-3
 
 
+@pytest.mark.slow
 def test_weights_in_8_bits_compare_like_with_like(eight: World) -> None:
     (attempts,) = guarded_of(eight, proposal=Prompt("{prompt}")).attempts(eight.prompt, 48, **eight.settings)
     weights = [attempt.log_weight for attempt in attempts if attempt.satisfied]
@@ -80,6 +81,7 @@ def notes_of(guarded: GuardedGenerator, world: World, **options: Any) -> list[st
     return [note for note in outcome.report.notes if QUANTISED in note]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", ["eight", "four"])
 def test_reports_say_where_weights_come_from_a_quantised_model(
     bits: str, plain: World, tmp_path: Path, request: pytest.FixtureRequest

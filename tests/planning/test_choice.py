@@ -39,6 +39,7 @@ def test_what_often_passes_is_drawn_exactly(world: World) -> None:
     assert hinted.report.drawn_from.startswith("exactly"), "a hint is not needed"
 
 
+@pytest.mark.slow
 def test_what_rarely_passes_is_drawn_from_a_twist_or_not_at_all(world: World) -> None:
     options = {"num_return_sequences": 64, **world.settings}
     wide = Budget(max_attempts=20_000)
@@ -66,6 +67,7 @@ def test_a_budget_of_no_time_to_speak_of_has_no_way(world: World) -> None:
         guarded_of(world, EASY, budget=short).run(world.prompt, **world.settings)
 
 
+@pytest.mark.slow
 def test_texts_follow_the_model_whatever_the_plan_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempts of the plan decide, so they must not be those of the run."""
     world = table_world(letters="ab", max_new_tokens=3)

@@ -42,6 +42,7 @@ def attempts_of(log_weights: Any) -> list[Attempt]:
     return [Attempt(Draw("", (), ""), weight > -math.inf, float(weight)) for weight in log_weights]
 
 
+@pytest.mark.slow
 def test_a_twist_tells_a_rate_that_the_pilot_cannot() -> None:
     """Of 12 rare rules, at most one interval misses the rate, and most are narrow. Unweighed shares miss nearly all."""
     hits: list[bool] = []
@@ -86,6 +87,7 @@ def test_weights_with_a_heavy_tail_tell_only_what_always_holds() -> None:
     assert estimate.low == model_rate(often, [])[0].low
 
 
+@pytest.mark.slow
 def test_a_twist_is_one_of_the_ways_and_pays_for_what_it_learns() -> None:
     world = world_of(7, 0.5)
     options = {"pilot": 128, "seed": 0, **world.settings}
@@ -108,6 +110,7 @@ def test_a_twist_is_one_of_the_ways_and_pays_for_what_it_learns() -> None:
     assert plan.ways[0].learning == 768
 
 
+@pytest.mark.slow
 def test_a_plan_is_cheap_beside_its_run() -> None:
     """Unless a pilot is asked for, it takes a tenth of the run at most, or 8 attempts."""
     easy = table_world(0, letters="abc", max_new_tokens=6)

@@ -42,6 +42,7 @@ def guarded_of(world: World, **options: object) -> GuardedGenerator:
     return GuardedGenerator(world.pipeline(), RULE, seed=1, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["max_tokens", "max_computed_tokens"])
 def test_each_limit_of_a_budget_counts(small: World, limit: str) -> None:
     """With half the mean number of tokens per text, most calls end without a text, and the plan predicts that."""
@@ -63,6 +64,7 @@ def test_each_limit_of_a_budget_counts(small: World, limit: str) -> None:
     assert "as it is, which suffices" in plan.advice
 
 
+@pytest.mark.slow
 def test_a_prompt_that_is_alone_waits_for_whole_attempts(small: World) -> None:
     guarded = guarded_of(small, batch_size=32)
     alone = guarded.plan(small.prompt, pilot=100, seed=0, **small.settings).forecasts[0]

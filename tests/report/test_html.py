@@ -247,6 +247,7 @@ FAR = Estimate(1.0, -math.inf, math.inf)
 NOT = Estimate(math.nan, -math.inf, math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block",
     [
@@ -300,6 +301,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_names_of_every_script(name, tmp_path):
     spots = (Spots(name, (Spot(around(1), around(1), name),)),)
@@ -320,6 +322,7 @@ def test_names_of_every_script(name, tmp_path):
     assert charts.png_of(curves).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_same_figures_give_the_same_file():
     assert html_report([a_page()]) == html_report([a_page()])
 
@@ -327,6 +330,7 @@ def test_the_same_figures_give_the_same_file():
 # The command.
 
 
+@pytest.mark.slow
 def test_a_folder_with_everything(tmp_path):
     results(tmp_path)
     result = run(tmp_path)
@@ -377,6 +381,7 @@ def test_out(tmp_path):
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_errors_of_the_command(tmp_path):
     results(tmp_path / "good")
     (tmp_path / "empty" / "sub").mkdir(parents=True)
@@ -431,6 +436,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     assert result.stderr == "guardwrap: plots need matplotlib: pip install 'guardwrap[plots]'\n"
 
 
+@pytest.mark.slow
 def test_torch_is_not_needed(tmp_path):
     write_page(a_page(), tmp_path / "page.json")
     code = "import sys; from guardwrap.cli import app; app(standalone_mode=False); assert 'torch' not in sys.modules"

@@ -83,6 +83,7 @@ def test_words_of_texts_and_prompts_are_no_terms():
     assert "Words and symbols" in html_of(Note(said)), "a negative control"
 
 
+@pytest.mark.slow
 def test_the_pages_of_results_explain_their_symbols(tmp_path):
     results(tmp_path)
     assert run("report", tmp_path).exit_code == 0

@@ -116,6 +116,7 @@ def test_qrs_draws_from_the_law_of_its_beta(name: str, share: float) -> None:
     assert goodness_of_fit(texts, law) > FITS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize(
     ("steps", "move"), [(0, "accepted"), (1, "accepted"), (5, "accepted"), (5, "raw"), (50, "raw")]

@@ -255,6 +255,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skip_rounds, "FIRST", 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("seam", SEAMS)
 def test_what_belongs_to_a_request_hurts_no_other(seam: str, kind: str) -> None:

@@ -34,6 +34,7 @@ def beside_rejection(sampler: Any) -> tuple[World, list[Outcome]]:
     return world, guarded.run([world.prompt] * 2, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [{"qrs": {"beta": 1.8}}, {"imh": {"steps": 8}}])
 def test_weights_are_a_requests_own(sampler: Any) -> None:
     world, (_, weighed) = beside_rejection(sampler)

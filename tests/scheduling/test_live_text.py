@@ -122,6 +122,7 @@ def streamed(world: World, rule: Constraint, prompts: int = 3, **options: Any) -
     return Streamed(pieces, outcomes, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     world=st.sampled_from(WORLDS),
@@ -164,6 +165,7 @@ def test_texts_come_in_pieces() -> None:
     assert not [result for result in results if result.unaccepted()]
 
 
+@pytest.mark.slow
 def test_texts_that_are_streamed_are_drawn_from_g() -> None:
     rule = SOME[2]
     result = streamed(WORLDS[1], rule, 1_000, num_return_sequences=5)
@@ -194,6 +196,7 @@ def without_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "why_whole", lambda request: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [qrs(pilot=2), imh(steps=3)])
 def test_negative_control_a_sampler_that_decides_at_the_end(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [result for result in all_streamed(sampler=sampler) if result.unaccepted()]
@@ -398,6 +401,7 @@ def test_requests_that_do_not_stream_have_their_own_watch() -> None:
 MUG = [{"role": "user", "content": "Write two sentences about a coffee mug, with an emoji."}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Length(min=0), Keyword("mug"), ~Regex("mugg")])
 def test_the_embedded_model(rule: Constraint) -> None:
     guarded = GuardedGenerator("local", rule)
@@ -412,6 +416,7 @@ def test_the_embedded_model(rule: Constraint) -> None:
     assert outcome.report.notes[-1].startswith("streamed")
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_parsed_into_a_message_comes_as_a_whole() -> None:
     guarded = GuardedGenerator("local", Length(min=0))
     pieces: list[str] = []

@@ -136,6 +136,7 @@ def test_a_time_limit_that_drops_what_is_under_way_is_biased(
     assert goodness_of_fit([each.draws[0].token_ids for each in outcomes if each.ok], gold(law, FAST)) < FAILS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["attempts", "tokens"])
 def test_what_is_counted_gives_the_same_whatever_the_batch(kind: str) -> None:
     """So one size is enough above: what can be seen in 20 000 draws of another law changes some of these requests."""

@@ -19,6 +19,7 @@ def raw(server, head, body=b""):
     return made
 
 
+@pytest.mark.slow
 def test_bodies_that_are_too_large(client, http):
     with pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(**{**ASKED, "messages": [{"role": "user", "content": "a" * 10_000_000}]})
@@ -32,6 +33,7 @@ def test_bodies_that_are_too_large(client, http):
     assert reply.status_code == 413
 
 
+@pytest.mark.slow
 def test_requests_that_do_not_end(server, http):
     head = raw(server, "POST /v1/chat/completions HTTP/1.1")
     half = raw(server, "POST /v1/chat/completions HTTP/1.1", b"")
@@ -91,6 +93,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "status"), HOSTILE, ids=lambda value: str(value)[:50])
 def test_hostile_schemas_and_patterns_hold_nobody_up(http, fields, status):
     budget = {"guardwrap": {**fields.get("guardwrap", {}), "budget": {"max_attempts": 20}}}

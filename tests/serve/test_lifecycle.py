@@ -24,6 +24,7 @@ def server(tmp_path):
     running.end()
 
 
+@pytest.mark.slow
 def test_sigterm_under_load(server):
     with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor() as pool:
 
@@ -53,6 +54,7 @@ def test_sigterm_under_load(server):
         httpx.get(f"{server.url}/health")
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(server):
     with ThreadPoolExecutor() as pool, httpx.Client(base_url=server.url, timeout=60) as http:
         body = {**ASKED, "guardwrap": {"constraint": "endless"}}
@@ -67,6 +69,7 @@ def test_a_second_signal_ends_it_at_once(server):
     assert server.process.wait(timeout=30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_it_loads_ends_it_at_once(tmp_path, number):
     """The first process of a container has no default handler: without one of ours, SIGTERM would be ignored."""

@@ -109,6 +109,7 @@ def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypa
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
     """While 24 of them are tokenized, a short one is parsed; the long ones have a separate tokenizer."""
     model, held, asked = app.state.service.shelf.slots[0].model, threading.Event(), []

@@ -59,10 +59,12 @@ def answered(folder, before=""):
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_log_that_nobody_reads_stops_no_request(tmp_path):
     assert answered(furnish(tmp_path)) == (REQUESTS, 0)
 
 
+@pytest.mark.slow
 def test_negative_control_written_in_the_event_loop_it_does(tmp_path):
     count, code = answered(furnish(tmp_path), DIRECT)
     assert 100 < count < REQUESTS

@@ -295,6 +295,7 @@ def test_each_event_has_its_name_on_the_wire(http: Any) -> None:
     output_of(data)
 
 
+@pytest.mark.slow
 def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_its_event(http: Any) -> None:
     body = {"model": "tiny", "input": "ab", "max_output_tokens": 12, "seed": 1, "stream": True}
     rule = {"guardwrap": {"constraint": "endless", "budget": {"max_seconds": 4}}}

@@ -339,6 +339,7 @@ def url() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=mutated())
 def test_hostile_bodies_are_never_an_error_of_the_server(url: str, body: dict[str, Any]) -> None:

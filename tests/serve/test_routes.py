@@ -168,6 +168,7 @@ def test_a_stream_as_it_goes_over_the_wire(http):
     assert len([line for line in lines if line.startswith("data: {")]) == 3
 
 
+@pytest.mark.slow
 def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(server, http):
     budget = {"guardwrap": {"constraint": "endless", "budget": {"max_seconds": 4}}}
     with http.stream("POST", "/v1/chat/completions", json={**ASKED, **budget, "stream": True}) as response:

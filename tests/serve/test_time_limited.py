@@ -41,6 +41,7 @@ def test_a_function_that_hangs_is_left_behind():
         TimeLimited(hangs, 0.05).accepts("a")
 
 
+@pytest.mark.slow
 def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
     released, calls = threading.Event(), []
 

@@ -52,6 +52,7 @@ def test_a_wrapper_that_learns_delays_no_other_one(monkeypatch):
     assert both(monkeypatch, first, second) == (False, True)
 
 
+@pytest.mark.slow
 def test_negative_control_one_thread_for_both(monkeypatch):
     first, second = (GuardedGenerator(llama_world(seed).pipeline(), RULE, proposal=Twisted()) for seed in (0, 1))
     second.session.threads = first.session.threads
@@ -80,6 +81,7 @@ def test_a_long_plan_delays_no_short_one(monkeypatch):
     assert plans(monkeypatch) == (False, True)
 
 
+@pytest.mark.slow
 def test_negative_control_one_plan_at_a_time(monkeypatch):
     monkeypatch.setattr(call_threads, "PLANS", 1)
     assert plans(monkeypatch) == (False, False)

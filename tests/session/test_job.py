@@ -33,6 +33,7 @@ def alone(world: World, number: int, given: Any, **options: Any) -> tuple[str, .
     return outcomes[number].texts
 
 
+@pytest.mark.slow
 def test_each_prompt_gets_what_it_would_get_in_a_call_of_its_own_constraint(world: World) -> None:
     settings = {"seed": 3, "num_return_sequences": 3, **world.settings}
     outcomes = guarded_of(world).run(PROMPTS, constraint_each=EACH, **settings)
@@ -79,6 +80,7 @@ def test_all_prompts_share_one_batch(world: World, monkeypatch: pytest.MonkeyPat
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_a_file_brings_its_budget_and_its_sampler(world: World) -> None:
     never = ConstraintFile(Regex("^$") & Regex("x"), budget=Budget(max_attempts=7))
     each = [never, ConstraintFile(Regex("b"), sampler="imh")]
@@ -93,6 +95,7 @@ def test_a_file_brings_its_budget_and_its_sampler(world: World) -> None:
         told(PROMPTS[:2], **options)
 
 
+@pytest.mark.slow
 def test_weights_and_masks_are_of_the_prompts_own_constraint(world: World) -> None:
     for options in (
         {"proposal": Masked()},

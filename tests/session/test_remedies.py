@@ -76,6 +76,7 @@ def report_of(world: World, rule: Constraint, budget: Budget = Budget(24), **opt
     return outcome.report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proposal", PROPOSALS)
 @pytest.mark.parametrize("rule", RULES)
 def test_what_is_advised_is_accepted(world: World, rule: str, proposal: str) -> None:
@@ -96,6 +97,7 @@ def test_what_is_advised_is_accepted(world: World, rule: str, proposal: str) -> 
         assert "Masked" not in report.advice(), "Python's advice names none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [name for name, (_, masks) in RULES.items() if masks])
 def test_a_mask_that_is_advised_helps(world: World, rule: str) -> None:
     made, _ = RULES[rule]
@@ -105,6 +107,7 @@ def test_a_mask_that_is_advised_helps(world: World, rule: str) -> None:
     assert after.accepted / after.usage.attempts > 1.5 * before.accepted / before.usage.attempts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["keyword", "keywords", "at least", "regex"])
 def test_negative_control_a_mask_does_not_help_where_it_is_not_advised(world: World, rule: str) -> None:
     made, _ = RULES[rule]
@@ -160,6 +163,7 @@ def test_greedy_search_is_not_advised_a_budget(world: World) -> None:
     assert report.advice().endswith("let the model sample or weaken the constraint")
 
 
+@pytest.mark.slow
 def test_a_plan_advises_a_hint_only_where_one_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = GuardedGenerator(world.pipeline(), Keyword("dcba", whole_words=False), seed=1)
     asked = {**world.settings, "pilot": 200}

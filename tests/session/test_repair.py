@@ -65,6 +65,7 @@ def fit(outcomes: list[Outcome]) -> float:
     return goodness_of_fit([each.draws[0].token_ids if each.ok else None for each in outcomes], law())
 
 
+@pytest.mark.slow
 def test_texts_follow_the_model_given_the_repaired_prompt() -> None:
     outcomes = drawn()
     assert fit(outcomes) > FITS
@@ -72,6 +73,7 @@ def test_texts_follow_the_model_given_the_repaired_prompt() -> None:
     assert DRAWS / 10 < len(repaired) < DRAWS / 2
 
 
+@pytest.mark.slow
 def test_negative_control_the_random_numbers_of_the_rejected_attempt_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "seed_for", lambda seed, purpose: seed)
     assert fit(drawn(2_000)) < FAILS

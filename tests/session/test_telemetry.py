@@ -263,6 +263,7 @@ def test_the_span_of_an_endpoint(received: Any) -> None:
     assert "gen_ai.usage.input_tokens" not in span.attributes, "only the server knows it"
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_use_it_never_imports_it() -> None:
     code = (
         "import sys; from guardwrap import GuardedGenerator, Length\n"

@@ -129,6 +129,7 @@ print("opentelemetry.trace" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", ["", "import opentelemetry.trace"], ids=["not imported", "not set up"])
 def test_without_a_tracer_no_header_is_sent(server: Server, imports: str) -> None:
     code = CODE.format(imports=imports, url=server.url)
@@ -169,6 +170,7 @@ def test_a_plan_has_a_span_with_its_pilots_and_what_it_learned(received: Any) ->
     assert not any("secret" in span.to_json() for span in spans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["call", "lazy call", "stream", "arun"])
 def test_learning_is_a_part_of_the_call_that_learned(received: Any, way: str) -> None:
     guarded = GuardedGenerator(SMALL.pipeline(), RULE, seed=3, proposal=Twisted())

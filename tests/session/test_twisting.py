@@ -217,6 +217,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", HOSTILE, ids=range(len(HOSTILE)))
 def test_constraints_without_a_fair_automaton_are_masked_soon(rule):
     guarded = guarded_of()

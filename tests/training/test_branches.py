@@ -31,6 +31,7 @@ def drawn(world: World, count: int, seed: int) -> tuple[list[tuple[int, ...]], f
     return begun.token_ids, begun.attempts, [sample.token_ids for sample, _ in found if sample is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORLDS)
 def test_branches_are_draws_of_g_among_the_texts_with_a_pivot(kind: str) -> None:
     world = WORLDS[kind]()

@@ -87,6 +87,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [cut, flip, empty])
 def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(killed, whole, caplog, damage):
     old, new = folders(killed / "checkpoints")
@@ -294,6 +295,7 @@ def test_budgets_may_be_raised(tmp_path):
     assert 390 < again.state.samples <= 400  # the first round had not drawn from the model itself yet
 
 
+@pytest.mark.slow
 def test_more_samples_are_divided_among_more_rounds(tmp_path):
     first = trainer_of(tmp_path)
     first.run()
@@ -316,6 +318,7 @@ def test_more_samples_for_dpg_are_more_steps(tmp_path):
     assert (more.state.samples, more.state.dpg_steps) == (800, 3 + 4)
 
 
+@pytest.mark.slow
 def test_more_samples_in_the_midst_of_a_round(killed, tmp_path):
     shutil.copytree(killed, tmp_path / "copy")
     trainer = trainer_of(killed, updates=10, samples=800)

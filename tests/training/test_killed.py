@@ -51,6 +51,7 @@ def whole(tmp_path_factory):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "kills", "updates"), [("replay", 10, 16), ("dpg", 4, 5)])
 def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, method, kills, updates):
     calls = {"draw_round": 1, "update": updates, "write": 2}  # killed in one of this many first calls of a run
@@ -72,6 +73,7 @@ def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, met
     assert max(reached) > last / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", ["adam", "step"])
 def test_negative_control_a_checkpoint_that_lacks_something(tmp_path, whole, forgotten):
     assert trained(tmp_path, "replay", Moment("update", 7, 100), forgotten) == -signal.SIGKILL

@@ -209,6 +209,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_both_objectives_come_near_the_best_of_the_family(tmp_path: Path, best: float, method: str) -> None:
     world = llama_world()

@@ -17,6 +17,7 @@ def plain():
     return larger()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["replay", "dpg"])
 def test_an_adapter_is_trained_on_8_bits(tmp_path, plain, method):
     world = in_bits(plain, EIGHT, tmp_path)

@@ -42,6 +42,7 @@ def test_negative_control_weights_of_the_wrong_mixture_are_biased() -> None:
     assert abs(np.mean(found) - BASE[list(INSIDE)].sum()) > 10 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [0, 1, 2])
 def test_without_a_law_the_rest_is_a_sample_of_the_rest(law: int) -> None:
     rest = tuple(k for k in (0, 1, 2) if k != law)

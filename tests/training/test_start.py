@@ -33,6 +33,7 @@ def started(folder: Path, weak: str) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 def test_what_it_begins_as_is_drawn_from_at_once(tmp_path: Path, weak: str) -> None:
     world = llama_world()
     z = sum(p for ids, p in world.law().items() if ids in world.gold(STRICT))
@@ -45,6 +46,7 @@ def test_what_it_begins_as_is_drawn_from_at_once(tmp_path: Path, weak: str) -> N
     assert trainer.state.buffer.partition()[0] == pytest.approx(z, rel=0.1)
 
 
+@pytest.mark.slow
 def test_negative_control_of_z_draws_taken_for_those_of_a_new_adapter(
     tmp_path: Path, weak: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +69,7 @@ def test_other_methods_go_on_from_it_too(tmp_path: Path, weak: str, method: str)
     assert kl(trainer, llama_world()) != before
 
 
+@pytest.mark.slow
 def test_a_folder_that_began_otherwise_is_refused(tmp_path: Path, weak: str) -> None:
     trainer_of(tmp_path, constraint=STRICT, start=weak, samples=100).run()
     assert trainer_of(tmp_path, constraint=STRICT, start=weak, samples=200).state.samples == 100

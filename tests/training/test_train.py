@@ -56,6 +56,7 @@ def usable(world, folder):
     return outcome.ok and all(DOUBLED.accepts(text) for text in outcome.texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["replay", "dpg", "sft"])
 def test_the_card_says_what_it_cost(tmp_path, small, method):
     hints = {"hints": ["b{prompt}"], "warm_samples": 50} if method == "dpg" else {}
@@ -72,6 +73,7 @@ def test_the_card_says_what_it_cost(tmp_path, small, method):
     assert usable(small, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [{"tokens": 200}, {"seconds": 1e-9}, {"samples": 50}])
 @pytest.mark.parametrize("method", ["replay", "dpg"])
 def test_a_budget_ends_it_and_what_is_trained_is_saved(tmp_path, small, monkeypatch, method, budget):
@@ -129,6 +131,7 @@ def test_who_follows_it_hears_of_each_part(tmp_path, small):
     assert sum(made) == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["drawing", "learning", "measuring"])
 def test_an_interruption_saves_too(tmp_path, small, whole, monkeypatch, moment):
     def interrupted(*_, **__):
@@ -165,6 +168,7 @@ def stopped(*_, **__):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["gold", "measuring"])
 def test_an_interrupted_rerun_keeps_the_figures_of_the_same_weights(tmp_path, small, whole, monkeypatch, moment):
     folder = shutil.copytree(whole, tmp_path / "again")
@@ -191,6 +195,7 @@ def test_negative_control_figures_of_other_weights_are_not_kept(tmp_path, small,
     assert card.notes == ["interrupted: nothing was measured"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_the_model_stays_as_it_is(tmp_path, small, full):
     model = small.model
@@ -206,6 +211,7 @@ def test_the_model_stays_as_it_is(tmp_path, small, full):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_all_weights_can_be_trained(tmp_path, small):
     settings = settings_of(small, full=True, learning_rate=5e-3, gold_attempts=500)
     trained = train(guarded_of(small), settings, tmp_path)
@@ -214,6 +220,7 @@ def test_all_weights_can_be_trained(tmp_path, small):
     assert guarded.run(small.prompt, **small.settings)[0].ok
 
 
+@pytest.mark.slow
 def test_others_generate_while_it_trains(tmp_path, small):
     pipe = small.pipeline()
     trained, failed = [], []
@@ -241,6 +248,7 @@ def test_others_generate_while_it_trains(tmp_path, small):
     assert trained == [alone.policy.digest()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["replay", "dpg"])
 def test_a_bfloat16_model_trains_an_adapter_in_float32(tmp_path, method):
     world = llama_world()
@@ -266,6 +274,7 @@ def two_prompts():
     return llama_world(seed=3), ["a", "ba"]
 
 
+@pytest.mark.slow
 def test_each_prompt_has_a_z_of_its_own(tmp_path):
     world, prompts = two_prompts()
     trainer = trainer_of(tmp_path, world, prompts=prompts, samples=3000, rounds=2, updates=20)
@@ -299,6 +308,7 @@ def test_more_prompts_than_samples_of_a_step(tmp_path, small):
     assert [row.samples for row in trainer.state.curve] == [3, 6, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["replay", "dpg"])
 def test_chats(tmp_path, small, method):
     small.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -308,6 +318,7 @@ def test_chats(tmp_path, small, method):
     assert card_in(tmp_path).prompts.first == [[{"role": "user", "content": "a"}]]
 
 
+@pytest.mark.slow
 def test_gold_kl_is_of_the_policy(tmp_path, small):
     trainer = trainer_of(tmp_path, small, gold_attempts=4000)
     trainer.find_gold()
@@ -363,6 +374,7 @@ def test_a_policy_that_has_lost_part_of_g_is_warned_of(tmp_path, small):
     assert "is far below Ẑ of all draws so far" in warning
 
 
+@pytest.mark.slow
 def test_a_healthy_policy_is_not_warned_of(tmp_path, small):
     trainer = trainer_of(tmp_path, small, rank=8)
     taught(trainer, small, lambda ids: True)

@@ -20,6 +20,7 @@ from guardwrap.training.training_state import Fit
 from tests.training.fixtures_training import kl, trainer_of
 
 
+@pytest.mark.slow
 def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None:
     world = llama_world()
     constraint = Regex("aa|bb")
@@ -95,6 +96,7 @@ def test_what_was_learned_from_never_measures(tmp_path: Path, monkeypatch: pytes
     assert learned_from_and_measured_on(tmp_path, monkeypatch) == [0] * (REMEMBERED + 4)
 
 
+@pytest.mark.slow
 def test_negative_control_places_that_move_when_a_law_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def values(card: Card) -> dict[str, float]:
     return {name: figure.value for name, figure in card.figures if figure is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [
@@ -72,6 +73,7 @@ def test_they_draw_what_one_draws_and_come_to_the_same(tmp_path, others):
     assert values(cards[0]) == pytest.approx(values(cards[1]), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_after_a_crash_they_go_on_together(tmp_path):
     assert trained(tmp_path / "whole", 2) == [0, 0]
     # The other process notices that the first one ended.
@@ -83,12 +85,14 @@ def test_after_a_crash_they_go_on_together(tmp_path):
     assert [each["policy"] for each in crashed] == [each["policy"] for each in whole]
 
 
+@pytest.mark.slow
 def test_negative_control_gradients_that_are_not_added_up(tmp_path):
     assert trained(tmp_path, 2, {"rounds": 1}, None, True) == [0, 0]
     left, right = results(tmp_path, 2)
     assert left["policy"] != right["policy"]
 
 
+@pytest.mark.slow
 def test_torchrun_starts_them(tmp_path):
     """Use the function behind ``torchrun --standalone --nproc-per-node 2``, with processes that import torch once."""
     config = LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="two",

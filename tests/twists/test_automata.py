@@ -36,6 +36,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @given(
     text=st.text(st.sampled_from("abcrot AB\n-'ßs1,"), max_size=14)

@@ -93,6 +93,7 @@ def test_texts_tilt_tokens_towards_what_they_have_in_common():
     assert max(tilts, key=lambda letter: tilts[letter]) == "e"
 
 
+@pytest.mark.slow
 def test_whatever_the_texts_qrs_goes_to_g():
     """Negative control: the same texts by rejection follow g', which is far from g."""
     world = world_of(letters="abc", max_new_tokens=4)

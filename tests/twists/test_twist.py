@@ -155,6 +155,7 @@ def satisfying(world: World, law: Mapping[tuple[int, ...], float]) -> Texts:
     return {ids: law[ids] for ids in gold}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 @pytest.mark.parametrize("make", [table_world, llama_world])
 @pytest.mark.usefixtures("absurd_values")
@@ -199,6 +200,7 @@ def fits_the_law(world: World) -> tuple[float, list[Attempt]]:
     return goodness_of_fit([attempt.draw.token_ids for attempt in attempts], law), attempts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [table_world, llama_world])
 def test_the_last_token_keeps_the_share_of_the_model(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text without the word is not made to end with it, but one with too many is hardly ever drawn."""
@@ -293,6 +295,7 @@ def test_a_step_within_the_bound_is_left_as_it_is() -> None:
     assert weighs._bounded(factors, law, 1e9).tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("absurd_values")
 def test_samplers_take_it_to_g() -> None:
     world = world_of()
@@ -330,6 +333,7 @@ def test_negative_control_the_normalization_left_out(monkeypatch: pytest.MonkeyP
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("absurd_values")
 def test_negative_control_the_value_of_the_end_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """If log w is taken to be Σ log N_t + log ψ(start), without log ψ(end), it is wrong."""
@@ -411,6 +415,7 @@ def test_attempts_of_the_pilot_are_not_returned(monkeypatch: pytest.MonkeyPatch)
     assert seen == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_seeds_hold(batch_size: int) -> None:
     world = llama_world(letters="abc", max_new_tokens=5)

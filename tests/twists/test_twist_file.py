@@ -80,6 +80,7 @@ def test_a_twist_of_another_model_is_used_and_noted(saved):
     assert any("of another model" in note for note in outcome.report.notes)
 
 
+@pytest.mark.slow
 def test_the_tilt_is_saved_for_the_model_that_it_was_learned_for(tmp_path, monkeypatch):
     """Negative control: without the tilt, the same texts have other probabilities."""
     world, rule = llama_world(letters="abc", max_new_tokens=6, temperature=0.8), Keyword("abcab", whole_words=False)

@@ -34,6 +34,7 @@ def endless(*choices):
     return itertools.chain([begin], itertools.cycle(pieces))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [{"text": "a"}, {"text": "a" * 5000}, {"text": "ab", "finish_reason": "stop"}])
 def test_an_endless_text_is_found_out(server, choice):
     server.raw = lambda _: endless(choice)

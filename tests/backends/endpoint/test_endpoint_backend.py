@@ -109,6 +109,7 @@ def test_negative_control_broken_attempts_are_dropped(server, monkeypatch):
     assert report.rejections["the network"] > 100
 
 
+@pytest.mark.slow
 def test_what_is_left_where_seeds_do_not_repeat_is_said(server):
     server.breaks, server.honours_seeds = 0.4, False
     p, report = fit(server, 600)

@@ -46,6 +46,7 @@ def fit(server, count, prompt="a", **options):
     return goodness_of_fit([(draw.text, draw.finished) for draw in outcome.draws], gold), outcome.report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prompt", "options", "count"), WAYS)
 def test_weighed_texts_follow_g(server, prompt, options, count, monkeypatch):
     """Negative control: with equal weights the texts do not follow g."""

@@ -32,6 +32,7 @@ def gold(rule):
     return found
 
 
+@pytest.mark.slow
 def test_both_layers_hold(at):
     """Negative control: the texts are not distributed as with only one of the two constraints."""
     guarded = GuardedGenerator(at, WITHOUT_B, seed=1, batch_size=8)

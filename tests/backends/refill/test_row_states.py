@@ -90,6 +90,7 @@ def tiny(name: str, special: dict[str, Any]) -> Any:
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **{**COMMON, **special})).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFILL)
 def test_refill(name: str) -> None:
     model = tiny(name, REFILL[name])
@@ -139,6 +140,7 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
     assert modes == {"refill", kind.name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "mamba2", "jamba"])
 def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +226,7 @@ MISTAKES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_negative_control_each_mistake_is_seen(
@@ -358,6 +361,7 @@ def joining_run(model: Any) -> tuple[float, int, int]:
     return worst, slots._pages.count, kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma3_text"])
 def test_rows_join_at_prefixes_that_are_soon_removed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "LEAST", 6)

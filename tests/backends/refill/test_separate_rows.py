@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "num_return_sequences": 3, "temperature": 1.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFILL)
 def test_it_draws_as_generate_does(name: str) -> None:
     model = tiny(name, REFILL[name])
@@ -145,6 +146,7 @@ def test_the_mode_is_in_the_report(model: Any) -> None:
     assert not any("slower" in note for note in outcome.report.notes)
 
 
+@pytest.mark.slow
 def test_a_keyword_in_few_texts(model: Any) -> None:
     """Attempts that are stopped make room for others, whose rows begin while others are in the middle."""
     guarded = GuardedGenerator(

@@ -51,6 +51,7 @@ def test_prompts_from_arguments(model, has_a):
         assert record["report"]["requested"] == record["report"]["accepted"] == 2
 
 
+@pytest.mark.slow
 def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
     options = ("ab", "-c", has_a, "-n", 3, "--seed", 1, "--top-k", 0, "--max-attempts", 5000)
     reports = {}
@@ -447,6 +448,7 @@ def prompts(tmp_path):
     return "many.txt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("done", "half", "seed"),
     [
@@ -531,6 +533,7 @@ def test_an_adapter(model, has_a, tmp_path):
     assert_one_line(generate(model, "ab", "-c", has_a, "--adapter", "small", "--proposal", "a{prompt}"), "proposal")
 
 
+@pytest.mark.slow
 def test_a_file_says_what_is_drawn_from(model, has_a, tmp_path):
     base = LlamaForCausalLM.from_pretrained(model)
     card = describe(
@@ -677,6 +680,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_path, sent, code):
     """Ctrl-C, or the signal of a job scheduler."""
@@ -722,6 +726,7 @@ def test_masked(model, has_a, tmp_path):
     assert_one_line(other, "proposal")
 
 
+@pytest.mark.slow
 def test_twisted(model, tmp_path):
     for name, said in (
         ("c", ""),

@@ -229,6 +229,7 @@ def test_every_field_is_described():
         assert not re.search(r"----|``|\n", said), path
 
 
+@pytest.mark.slow
 def test_what_is_valid_fits():
     assert fits(FILE)
     assert fits(uncommented(FILE))

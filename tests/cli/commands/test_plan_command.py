@@ -17,6 +17,7 @@ from tests.cli.fixtures_commands import NEVER, assert_one_line, run
 pytestmark = pytest.mark.usefixtures("command_line")
 
 
+@pytest.mark.slow
 def test_plan(model, has_a, tmp_path):
     args = [
         "plan",
@@ -60,6 +61,7 @@ def test_plan(model, has_a, tmp_path):
     assert_one_line(run("plan", "ab", "-c", has_a, "--model", model, "--proposal", "a"), "{prompt}")
 
 
+@pytest.mark.slow
 def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
     never = {"prompt": "cd", "constraint": {"kind": "regex", "pattern": "[0-9]"}}
     few = {"prompt": "ab", "budget": {"max_attempts": 1}, "sampler": "imh", "id": 7}
@@ -81,6 +83,7 @@ def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
     assert_one_line(run("plan", "--jsonl", lines, *args), "unknown option 'constrains': did you mean \"constraints\"?")
 
 
+@pytest.mark.slow
 def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
     """The first lines alone would not show a prompt that gets no text."""
     easy = {"prompt": "ab"}
@@ -137,6 +140,7 @@ def test_a_sampler_is_planned_for_by_its_name(model, has_a):
     assert_one_line(run(*args, "--sampler", "imh"), "a plan can estimate only rejection and qrs, not imh")
 
 
+@pytest.mark.slow
 def test_options_of_the_run(model, has_a):
     """The plan uses the proposal, settings and limits of the run."""
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]

@@ -148,6 +148,7 @@ def test_a_run_can_be_shown(config, tmp_path):
     assert "Learning curves: KL(g‖a&#x27;) [nats] against samples" in page
 
 
+@pytest.mark.slow
 def test_the_command_again_changes_nothing_and_a_raised_budget_goes_on(config, tmp_path):
     first = run("train.yaml", "-o", "out", "--tokens", 200)
     assert first.exit_code == 0, first.output
@@ -200,6 +201,7 @@ def test_hints_beyond_a_budget_of_the_command_line(config):
     assert_one_line(run("train.yaml", "-o", "out", "--samples", "100"), "warm_samples=200", "samples=100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [False, True])
 def test_nothing_learned_is_exit_code_3(config, tmp_path, start):
     if start:
@@ -227,6 +229,7 @@ def test_trackers_that_are_not_installed(config, monkeypatch):
     assert_one_line(run("train.yaml", "-o", "out"), "'tensorboard' is not installed", "pip install")
 
 
+@pytest.mark.slow
 def test_tensorboard(config, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -241,6 +244,7 @@ def test_tensorboard(config, tmp_path):
     assert [event.step for event in found.Scalars("acceptance")] == [100, 220, 400]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )

@@ -63,6 +63,7 @@ def test_all_hold(model: str, output: Any) -> None:
     assert checked.stdout.endswith("3 records with 6 texts: all hold\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -49,11 +49,13 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(text=st.lists(PIECES, max_size=6).map("".join))
 def test_verdicts_are_sound(text):
     check_constraint(PersonalData(OWN_KINDS), [text])
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(text=st.lists(PIECES, max_size=6).map("".join))
 def test_verdicts_on_national_numbers_are_sound(text):
@@ -114,6 +116,7 @@ def test_a_missing_library_is_named_with_its_extra(kind, library, monkeypatch):
     assert not PersonalData(OWN_KINDS).accepts("ada@example.org")  # these need none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

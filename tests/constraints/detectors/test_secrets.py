@@ -82,6 +82,7 @@ def test_random_strings_are_an_option():
 PIECES = st.sampled_from([*KEYS.values(), *(key[:9] for key in KEYS.values()), *"aZ9-_. \né", "PRIVATE", "-----"])
 
 
+@pytest.mark.slow
 @given(text=st.lists(PIECES, max_size=4).map("".join), random=st.booleans())
 def test_verdicts_are_sound(text, random):
     check_constraint(Secrets(random_strings=random), [text])
@@ -95,6 +96,7 @@ def test_files_and_requests_may_use_it():
         Secrets(random_strings=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["a" * 30_000, "-eyJ" * 30_000, "sk-" * 30_000, "A1" * 30_000, "x." * 30_000, "-----BEGIN " * 30_000]
 )

@@ -126,6 +126,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @profile(150)
 @given(text=st.lists(PIECES, max_size=9).map("".join))
 def test_verdicts_on_spellings_are_sound(text):
@@ -163,6 +164,7 @@ def test_negative_control_text_as_it_is_written_hides_them(monkeypatch):
 LAST = ("4111 1111 1111 1111, ", f"{KEY} ", "DE89370400440532013000 ....", "ada@example.org ", "+49 30 12345678 ....")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [PersonalData(["card", "email", "iban", "phone"]), Secrets()], ids=["data", "secrets"])
 def test_a_long_text_before_changes_no_verdict(rule):
     for before in ("wort " * 100, "x" * 500, "１2 é " * 100, "12 " * 150, '"a\\n" ' * 50):

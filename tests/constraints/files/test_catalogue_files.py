@@ -235,6 +235,7 @@ ADVERSARIAL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_adversarial_texts_take_no_time(name):
     constraint = load(name).constraint

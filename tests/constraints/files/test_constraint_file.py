@@ -44,6 +44,7 @@ HEAD = "guardwrap: 1\nconstraint:\n"
 # ----------------------------------------------------------------------------------------------------- there and back
 
 
+@pytest.mark.slow
 @profile(250)
 @given(nameable_trees)
 def test_round_trip(constraint):
@@ -365,6 +366,7 @@ def refused(text, path="<string>", **kwargs):
     return message
 
 
+@pytest.mark.slow
 @profile(400)
 @given(st.text())
 def test_any_text(text):
@@ -817,6 +819,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files(name):
     text, expected = HOSTILE[name]

@@ -123,6 +123,7 @@ def test_new_kinds_and_samplers(tmp_path: Path) -> None:
     assert "did you mean 'other'" in sampler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
@@ -213,6 +214,7 @@ assert "lambda" in dump(Quoted(Shouted(), around=local))
 )
 
 
+@pytest.mark.slow
 def test_kinds_that_hold_other_constraints(tmp_path: Path) -> None:
     done = run(tmp_path, MEANS, constraints=KINDS)
     assert done.returncode == 0, done.stderr
@@ -271,6 +273,7 @@ else:
 """.replace("\\\\n", "\\n")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_inside_a_plugins_kind_has_its_line(tmp_path: Path) -> None:
     text = NESTED.split("'''")[1].strip()
     assert all(old in text for old in WRONG)

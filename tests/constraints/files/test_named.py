@@ -126,6 +126,7 @@ def test_files_together_are_nested_no_deeper_than_one(tmp_path):
     assert f"nested deeper than {MAX_DEPTH} levels, counting the files that it names" in refused(deep)
 
 
+@pytest.mark.slow
 def test_files_together_have_the_time_of_one(tmp_path, watchdog):
     """2^8 readings of a slow file are stopped by the time limit of the first file."""
     written(tmp_path / "0.yaml", "{kind: keyword, words: [" + ", ".join(f"w{i}" for i in range(2000)) + "]}")

@@ -173,6 +173,7 @@ def test_a_stricter_rule_demands_what_its_part_does(constraint, card, holds):
     assert (trained_for_another(Adapter("x"), "x", card.digest, card.title, constraint) is None) is holds
 
 
+@pytest.mark.slow
 def test_a_rule_of_very_many_parts_is_not_searched_for_ever():
     many = All(tuple(Keyword(f"w{i}") for i in range(2_000)))
     assert demands(many, Keyword("w1999").digest)

@@ -79,6 +79,7 @@ def texts(alphabet: str, longest: int = 5) -> list[str]:
     return ["".join(chars) for size in range(longest + 1) for chars in itertools.product(alphabet, repeat=size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_the_language_is_larks(name: str) -> None:
     grammar, alphabet = GRAMMARS[name]
@@ -88,6 +89,7 @@ def test_the_language_is_larks(name: str) -> None:
     assert 0 < sum(judged.values()) < len(judged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_violated_exactly_where_no_sentence_begins_like_this(name: str) -> None:
     grammar, alphabet = GRAMMARS[name]
@@ -104,6 +106,7 @@ def test_violated_exactly_where_no_sentence_begins_like_this(name: str) -> None:
     assert seen == {U, V}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_the_laws_hold(name: str) -> None:
     grammar, alphabet = GRAMMARS[name]
@@ -349,6 +352,7 @@ PATTERNS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(first=PATTERNS, other=st.sampled_from(["", "|c", "|bb*?c"]))
 @profile(300)
 def test_a_lazy_terminal_ends_where_a_match_ends_or_is_refused(first: str, other: str) -> None:

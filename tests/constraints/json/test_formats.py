@@ -106,6 +106,7 @@ UNITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_hostile_strings_stay_within_the_limits(name: str) -> None:
     """A check that takes more than two seconds raises CheckFailed."""

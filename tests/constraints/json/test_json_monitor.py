@@ -90,6 +90,7 @@ def test_verdicts_are_sound_and_the_same_however_the_text_is_cut(schema, written
         assert in_pieces(constraint, text, where) is constraint.verdict(text)
 
 
+@pytest.mark.slow
 @profile(300)
 @given(st.sampled_from(CORNERS), st.sampled_from([*LISTS, *MAPS, 1, "a", None]).flatmap(spelled), cuts)
 def test_corners_are_sound(schema, text, where):
@@ -186,6 +187,7 @@ def no_float(limits: NumberRange, value: float) -> bool:
     return isinstance(value, int) and limits.least <= value <= limits.most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "place", "name", "wrong"),
     [

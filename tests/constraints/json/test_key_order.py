@@ -118,6 +118,7 @@ objects = st.recursive(
 )
 
 
+@pytest.mark.slow
 @profile(300)
 @given(nested(), st.lists(objects, min_size=1, max_size=5))
 def test_the_check_and_the_monitor_agree_with_the_definition(schema, values):

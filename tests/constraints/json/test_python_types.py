@@ -105,6 +105,7 @@ DURATIONS = st.timedeltas() | st.sampled_from([datetime.timedelta(days=-1), date
 ZONES = st.sampled_from([None, UTC, datetime.timezone(datetime.timedelta(hours=-3, minutes=-30))])
 
 
+@pytest.mark.slow
 @hypothesis.given(took=DURATIONS, began=st.datetimes(timezones=ZONES), at=st.times(timezones=ZONES))
 @profile(150)
 def test_what_pydantic_writes_satisfies_its_schema(took: Any, began: Any, at: Any) -> None:

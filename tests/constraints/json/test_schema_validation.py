@@ -177,6 +177,7 @@ def test_what_is_true_is_not_one():
     assert canonical({"a": [1, {}]}) == canonical({"a": [1.0, {}]})
 
 
+@pytest.mark.slow
 @profile(250)
 @given(whole_schemas(), st.lists(values, min_size=1, max_size=4))
 def test_what_is_valid_is_valid_to_jsonschema(schema, instances):

@@ -106,6 +106,7 @@ def test_negative_control_a_word_that_counts_before_it_has_ended() -> None:
         require_sound(Count("capital_words", max=0), "Ab")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unique", [False, True])
 @pytest.mark.parametrize("item", EXAMPLES)
 @given(text=TEXTS, limit=st.integers(0, 3))
@@ -121,6 +122,7 @@ def test_verdicts_are_sound(item: Any, unique: bool, text: str, limit: int) -> N
 PATTERNS = ["a", "a{1,3}", r"a\b", "(?<=b)a", "[ab]+", "a(?=b)", "ab|a", "a.", "^a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(text=st.text(alphabet="abA \n", max_size=12), limit=st.integers(0, 2))
 def test_verdicts_on_patterns_are_sound(pattern: str, text: str, limit: int) -> None:
@@ -241,6 +243,7 @@ def test_mistakes(options: dict[str, Any], problem: str) -> None:
         Count("words", min=3, max=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", EXAMPLES)
 def test_long_and_strange_texts_take_little_time(item: Any) -> None:
     """A check that exceeds its time limit raises CheckFailed."""

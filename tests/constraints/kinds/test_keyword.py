@@ -297,6 +297,7 @@ def keywords_and_texts(draw: st.DrawFn) -> tuple[Keyword, str]:
     return constraint, "".join(draw(st.lists(piece, max_size=8)))
 
 
+@pytest.mark.slow
 @profile(600)
 @given(keywords_and_texts())
 def test_occurrences_are_those_of_the_definition(pair: tuple[Keyword, str]) -> None:
@@ -304,6 +305,7 @@ def test_occurrences_are_those_of_the_definition(pair: tuple[Keyword, str]) -> N
     assert constraint.accepts(text) is defined(text, constraint)
 
 
+@pytest.mark.slow
 @profile(400)
 @given(keywords_and_texts())
 def test_verdicts_are_sound_and_do_not_depend_on_pieces(pair: tuple[Keyword, str]) -> None:
@@ -331,6 +333,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("constraint", "text"), EXACT, ids=repr)
 def test_a_verdict_holds_for_every_continuation(constraint: Keyword, text: str) -> None:
     """All continuations of up to two nasty characters are judged by the definition, not by the code under test."""

@@ -43,6 +43,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "word", "text", "occurs"), FORMS)
 def test_inflected_forms(language: str, word: str, text: str, occurs: bool) -> None:
     ban = Keyword(word, match="none", stem=language)
@@ -72,6 +73,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 FIELDS = st.sampled_from([{"match": "none"}, {"min_count": 2}, {"max_count": 1}, {"match": "all"}])
 
 
+@pytest.mark.slow
 @profile(300)
 @given(TEXTS, FIELDS)
 def test_verdicts_are_sound(text: str, fields: dict[str, object]) -> None:

@@ -31,6 +31,7 @@ NASTY = [
 TEXTS = st.lists(st.sampled_from(NASTY), max_size=10).map("".join)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folding", FOLDINGS, ids=str)
 @profile(150)
 @given(text=TEXTS, more=TEXTS)
@@ -61,6 +62,7 @@ def test_equivalent_texts_are_folded_alike(folding: TextFolding, text: str) -> N
     assert {folding.fold(unicodedata.normalize(form, visible)) for form in forms} == {folding.fold(text)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", COMPOSED)
 def test_case_folding_needs_one_pass(form: Literal["NFC", "NFKC"]) -> None:
     """Folding the case of a decomposed character gives decomposed characters: no second normalization is needed."""

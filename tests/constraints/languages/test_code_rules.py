@@ -114,6 +114,7 @@ LINES = st.lists(
 RULES = (Code(forbid_imports=["os"], forbid_calls=["eval"]), Code(imports=["math"], defines="def f(a)"))
 
 
+@pytest.mark.slow
 @given(text=LINES)
 @settings(max_examples=150, deadline=None)
 def test_laws(text: str) -> None:

@@ -54,6 +54,7 @@ def test_what_is_accepted(rule: dict[str, Any], accepted: list[str], rejected: l
     check_constraint(Copy(**rule), [*accepted, *rejected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @given(text=PIECES)
 @settings(max_examples=150, deadline=None)

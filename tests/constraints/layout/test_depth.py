@@ -50,6 +50,7 @@ def test_depths(of: Any) -> None:
         assert not Depth(of, min=depth + 1).accepts(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", EXAMPLES)
 @given(text=PIECES, limit=st.integers(0, 2))
 @settings(max_examples=150, deadline=None)

@@ -39,6 +39,7 @@ def test_what_is_accepted(rule: dict[str, Any], accepted: list[str], rejected: l
     check_constraint(Edges(**rule), [*accepted, *rejected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @given(text=PIECES)
 @settings(max_examples=150, deadline=None)

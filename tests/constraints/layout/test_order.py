@@ -70,6 +70,7 @@ def test_what_is_accepted(rule: dict[str, Any], accepted: list[str], rejected: l
     check_constraint(Order(**rule), [*accepted, *rejected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [case for case, *_ in CASES])
 @given(text=PIECES)
 @settings(max_examples=200, deadline=None)
@@ -77,6 +78,7 @@ def test_laws(rule: dict[str, Any], text: str) -> None:
     check_constraint(Order(**rule), [text])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", get_args(Feature))
 @pytest.mark.parametrize("units", ["words", "sentences", "lines", "paragraphs"])
 @given(text=PIECES, step=st.integers(0, 2), relation=st.sampled_from(["increasing", "decreasing", "same", "different"]))
@@ -140,6 +142,7 @@ def test_mistakes(options: dict[str, Any], problem: str) -> None:
         Order(**options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [case for case, *_ in CASES])
 def test_long_texts_take_little_time(rule: dict[str, Any]) -> None:
     """A check that exceeds its time limit raises CheckFailed."""

@@ -46,6 +46,7 @@ def test_what_is_accepted(rule: Split, accepted: list[str], rejected: list[str])
     check_constraint(rule, [*accepted, *rejected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @given(text=PIECES)
 @settings(max_examples=150, deadline=None)

@@ -138,6 +138,7 @@ def test_every_locale(locale: str) -> None:
     assert not Arithmetic(locale=locale).accepts(wrong)
 
 
+@pytest.mark.slow
 @given(
     text=st.lists(st.sampled_from(PIECES), max_size=14).map("".join),
     after=st.sampled_from(["", "\n", " and so it goes on", "3"]),
@@ -196,6 +197,7 @@ def test_parameters_views_and_files() -> None:
             Arithmetic(**options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

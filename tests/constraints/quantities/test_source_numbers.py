@@ -49,6 +49,7 @@ def test_what_is_accepted(rule: dict[str, Any], accepted: list[str], rejected: l
     check_constraint(constraint, [*accepted, *rejected])
 
 
+@pytest.mark.slow
 @given(text=PIECES)
 @settings(max_examples=200, deadline=None)
 def test_laws(text: str) -> None:

@@ -130,6 +130,7 @@ def test_quantities(locale: str) -> None:
     assert readings == expected(METERS[locale])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", LAW)
 @given(data=st.data())
 @settings(max_examples=120, deadline=None)
@@ -204,6 +205,7 @@ def test_every_locale_reads_its_months_however_they_are_capitalized(locale: str)
                 assert date(2024, number, 3) in read_dates[0], (style, texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", LOCALES)
 @given(data=st.data())
 @profile(40)
@@ -289,6 +291,7 @@ def test_contradictions_and_the_missing_library(monkeypatch: pytest.MonkeyPatch)
         Values("money", max=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -74,6 +74,7 @@ def test_share() -> None:
     assert rule.verdict("one two three four five six ") is V
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 @given(text=PIECES)
 @settings(max_examples=200, deadline=None)

@@ -152,6 +152,7 @@ PIECES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
@@ -216,6 +217,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_texts_end_by_the_time_limit(text: str) -> None:
     for name in RULES:

@@ -91,6 +91,7 @@ def test_options() -> None:
     assert "0 quotations" in Quotes(SHOP, min=1).fault("none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 @given(text=PIECES)
 @settings(max_examples=250, deadline=None)

@@ -105,6 +105,7 @@ def served(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_process_with_two_models(tmp_path: Path) -> None:
     server = Server(served(tmp_path), names="quick, late")
     try:
@@ -133,6 +134,7 @@ def test_a_process_with_two_models(tmp_path: Path) -> None:
         server.end()
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_process_that_is_loading(tmp_path: Path) -> None:
     server = Server(served(tmp_path), names="quick, late", before=SLOWLY)
     try:
