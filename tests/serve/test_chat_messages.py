@@ -11,7 +11,7 @@ from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.request_policy import RequestPolicy
-from tests.serve.fixtures_agents import NAME, TOOL, running_server
+from tests.serve.fixtures_agents import NAME, TOOL, agent_world, running_server
 
 ASKED: list[Any] = [{"role": "user", "content": "x"}]
 POLICY = RequestPolicy(models=(NAME,), parses="always")
@@ -59,6 +59,42 @@ def test_one_call_if_calls_are_not_parallel_and_the_tool_that_is_named(client: o
     named = {"type": "function", "function": {"name": "f"}}
     reply = answer(client, tools=[TOOL, other], tool_choice=named, parallel_tool_calls=False, n=8, seed=1)
     assert all([call.function.name for call in given.message.tool_calls] == ["f"] for given in reply.choices)
+
+
+def allowed(mode: str, *names: str) -> Any:
+    """Return the choice of some of the tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[openai.OpenAI]:
+    with running_server(agent_world()) as url, openai.OpenAI(base_url=url, api_key="any", max_retries=0) as made:
+        yield made
+
+
+def called(client: openai.OpenAI, choice: Any) -> list[list[str]]:
+    """Return the names that some messages call, if two tools are offered."""
+    other = {"type": "function", "function": {**TOOL["function"], "name": "final_result"}}  # type: ignore[dict-item]
+    replies = [answer(client, tools=[TOOL, other], tool_choice=choice, n=8, seed=seed) for seed in range(4)]
+    messages = [given.message for reply in replies for given in reply.choices]
+    return [[call.function.name for call in message.tool_calls or []] for message in messages]
+
+
+def test_only_allowed_tools_are_called_and_one_at_least_if_that_is_required(agent: openai.OpenAI) -> None:
+    for mode in ("required", "auto"):
+        names = called(agent, allowed(mode, "f"))
+        assert {name for some in names for name in some} == {"f"}
+        assert all(names) == (mode == "required")
+    assert {name for some in called(agent, "required") for name in some} == {"f", "final_result"}
+
+
+def test_a_stream_of_a_required_call(client: openai.OpenAI) -> None:
+    for seed in range(6):
+        chunks = answer(client, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, stream=True, seed=seed)
+        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        assert [call.function.name for call in calls if call.function.name] == ["f"]
+        assert json.loads("".join(call.function.arguments or "" for call in calls)) == {"a": 1}
 
 
 def test_a_stream_has_the_fields_of_the_whole_reply(client: openai.OpenAI) -> None:
@@ -189,6 +225,10 @@ def test_messages_that_are_refused(message: Any, param: str) -> None:
         ({"tools": [{"type": "function", "function": {}}]}, "tools"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": allowed("required", "g")}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": allowed("required")}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": allowed("none", "f")}, "tool_choice.allowed_tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
         ({"tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"tools": [{**TOOL, "x": "y" * 200_000}]}, "tools"),
     ],

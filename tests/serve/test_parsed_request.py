@@ -17,7 +17,7 @@ from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.fields import known_fields, parsed
-from guardwrap.serve.parsed_request import ANYTHING, has_token_ids, parse_request, texts_of_ids
+from guardwrap.serve.parsed_request import ANYTHING, CALLS, has_token_ids, parse_request, texts_of_ids
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.server_settings import ServerLimits
 from guardwrap.testing import llama_world
@@ -177,6 +177,37 @@ def test_samplers():
     assert request_of(guardwrap={"sampler": "qrs"}).options["sampler"].name == "qrs"
     assert request_of(guardwrap={"sampler": {"imh": {"steps": 3}}}).options["sampler"].name == "imh"
     assert request_of(guardwrap={"constraint": "polite"}).options["constraints"].sampler == "imh"
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+def some_of(mode: str) -> Any:
+    """Return the choice of some of the tools."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED, some_of("required")], ids=str)
+def test_what_requires_a_call_is_masked_unless_the_request_says_how_to_draw(choice):
+    def drawn(**own):
+        policy = dataclasses.replace(MENU, parses="tools")
+        options = parse_request({**CHAT, "tools": [TOOL], "tool_choice": choice, "guardwrap": own}, policy, chat=True)
+        return options.options["sampler"], options.options["proposal"]
+
+    sampler, proposal = drawn()
+    assert (sampler.name, proposal) == ("rejection", Masked(beyond_truncation=True))
+    assert drawn(sampler="qrs")[1] is None
+    assert drawn(proposal="careful")[1] == Prompt("Be careful. {prompt}")
+    assert drawn(proposal={"masked": {}})[1] == Masked()
+    assert drawn(constraint="trained")[1] is not CALLS
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", some_of("auto")], ids=str)
+def test_what_requires_no_call_is_the_models_own(choice):
+    policy = dataclasses.replace(MENU, parses="tools")
+    options = parse_request({**CHAT, "tools": [TOOL], "tool_choice": choice}, policy, chat=True).options
+    assert (options["sampler"], options["proposal"]) == (None, None)
 
 
 SCHEMA = {"type": "object", "properties": {"file": {"type": "string"}, "kind": {"const": "python"}}}
