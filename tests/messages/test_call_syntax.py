@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from guardwrap import ToolCalls
+from guardwrap import Budget, GuardedGenerator, Masked, ToolCalls
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.messages import call_syntax
 from guardwrap.messages.call_syntax import CallWriting, hastened
@@ -14,6 +14,7 @@ from guardwrap.messages.parsed_message import message_parts
 from guardwrap.messages.regions import MessageRegions
 from guardwrap.messages.templates import FAMILIES
 from guardwrap.outcomes import Draw
+from tests.integrations.fixtures_tools import f, tools_world
 from tests.messages.test_templates import SYNTAX, tokenizer_of
 
 TEMPLATES = {family.name: family.template for family in FAMILIES}
@@ -151,3 +152,24 @@ def test_every_message_that_is_written_has_valid_calls_and_nothing_else(name: st
         start, regions = begun(name, rule)
         text = written(start, alphabet_of(name), chance, rule, regions)
         assert not fault_of(text, rule, regions), (fault_of(text, rule, regions), text[-150:], rule.spec())
+
+
+def attempts_for_twenty() -> int:
+    """Return how many attempts a mask takes until twenty messages call a tool."""
+    world, rule = tools_world(), ToolCalls([f], choice="required")
+    how: dict[str, Any] = {"proposal": Masked(beyond_truncation=True), "budget": Budget(max_attempts=200)}
+    guarded = GuardedGenerator(world.pipeline(), rule, **how)
+    chat = [{"role": "user", "content": "x"}]
+    options: dict[str, Any] = {"num_return_sequences": 20, "max_new_tokens": 40, "seed": 1}
+    (outcome,) = guarded.run([chat], tools=rule.definitions, **options)
+    assert all(outcome.tool_calls)
+    return outcome.report.usage.attempts
+
+
+def test_masks_follow_the_syntax() -> None:
+    assert attempts_for_twenty() == 20
+
+
+def test_negative_control_masks_that_follow_the_rule_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guardwrap.session.job.with_syntax", lambda constraint, *_, **__: constraint)
+    assert attempts_for_twenty() > 25
