@@ -94,7 +94,7 @@ class Parses(TextConstraint):
     Except in JSON and JSON Lines, a text of more than 30 000 characters is rejected, and so is one that is nested too
     deeply for its parser: for Python's limit on recursion, or in SQL if the parser tries too much, as it does for types
     in types in types. Words and characters of punctuation are limited to 12 000 in HTML, 8 000 in SQL and 6 000 in
-    YAML. A syntax error is a rejection, and any other error of a parser is a defect of it, which raises CheckFailed.
+    YAML. A text at which sqlglot itself fails is rejected, such as ``SELECT MAP(1)`` in Hive.
 
     A prefix is VIOLATED in JSON, JSON Lines and XML as soon as it is not well-formed, and in Python, CSV and Markdown
     tables at the end of a line that no continuation can mend. In the other languages prefixes are UNDECIDED.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.documents.time_limits import TimeLimit, check_deadline
 
 __all__ = ["fault_in_sql", "sql_dialects"]
 
@@ -59,7 +59,8 @@ def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
     """Return why a text is not one or more SQL statements; None if it is.
 
     A statement that sqlglot keeps as an unparsed command, such as ``VACUUM t``, is rejected, and so is what it would
-    parse for too long. ``SqlglotError`` is how it reports syntax errors. Any other error is a defect of it.
+    parse for too long. Where the number of a function's arguments is wrong, it may raise anything: IndexError for
+    ``MAP(1)`` in Hive. That is a fault as well, since an attempt that cannot be judged would end the whole call.
     """
     import sqlglot
     from sqlglot import exp
@@ -84,6 +85,10 @@ def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
         return _DEEP
     except sqlglot.errors.SqlglotError as error:
         return str(error).partition("\n")[0]
+    except (TimeLimit, RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        return f"the parser fails: {type(error).__name__}"
     finally:
         _parsing.active = False
     return None if statements else "has no statement"
