@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from guardwrap.errors import UsageError, is_count, strict_arguments
 
-__all__ = ["Budget", "budget_or_none"]
-
 
 @strict_arguments
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
-__all__ = ["LARGE", "blamed", "counted", "counted_of", "digits", "lasting", "one_of", "tail_in_words", "upwards"]
-
-
 LARGE = 10**15
 """Counts from here on are shown in scientific notation. The number of skipped attempts may exceed every float."""
 

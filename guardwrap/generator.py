@@ -41,8 +41,6 @@ from guardwrap.session.telemetry import CallSpan, call_span
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["GuardedGenerator"]
-
 
 class GuardedGenerator(PipelineLike):
     r"""A wrapper around a pipeline or a model. Every text that it returns satisfies the constraints.

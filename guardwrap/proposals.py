@@ -10,8 +10,6 @@ from typing import Any
 
 from guardwrap.errors import UsageError, is_number, require_whole, strict_arguments
 
-__all__ = ["Adapter", "Masked", "Prompt", "Twisted", "merge_proposals", "only_masks", "require_one"]
-
 OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
 """Suffix of messages about attempts without weights, for calls that can choose a sampler."""
 

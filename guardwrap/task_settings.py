@@ -17,8 +17,6 @@ from guardwrap.documents.yaml_nodes import reading
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError
 
-__all__ = ["TaskSettings", "beside", "known_as", "read_task_settings"]
-
 
 class TaskSettings(BaseModel):
     """The settings that define a(y) and b(y). Subclasses document the fields."""

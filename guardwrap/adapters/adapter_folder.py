@@ -25,8 +25,6 @@ from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.proposals import HUB_ID
 
-__all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "measured_before", "read_adapter", "save_adapter"]
-
 WEIGHTS = "adapter_model.safetensors"
 CURVE, README = "curve.jsonl", "README.md"
 MAX_CONFIG = 1_000_000

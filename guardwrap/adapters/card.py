@@ -22,8 +22,6 @@ from guardwrap.documents.yaml_nodes import to_yaml
 from guardwrap.errors import AdapterError, SpecError
 from guardwrap.outcomes import Estimate
 
-__all__ = ["Base", "Card", "CardPrompts", "Figure", "Figures", "describe", "readme"]
-
 SHOWN = 3
 """Most prompts that a card contains in full …"""
 

@@ -23,8 +23,6 @@ from pydantic import BaseModel, ConfigDict
 
 from guardwrap.backends.shared_weights import is_quantised
 
-__all__ = ["Fingerprint", "difference", "fingerprint"]
-
 SAMPLE = 256
 """Number of values sampled from each parameter."""
 

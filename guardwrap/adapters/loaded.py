@@ -9,7 +9,7 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from guardwrap.adapters.adapter_folder import CONFIG, Files, fetched, read_adapter
+from guardwrap.adapters.adapter_folder import Files, fetched, read_adapter
 from guardwrap.adapters.card import Card
 from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.backends.refill.mode_selection import as_tried
@@ -18,12 +18,10 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.documents.inputs import irregular
 from guardwrap.environment.model_loading import loading_model
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.package_data import CONFIG, PREFIX
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import ELSEWHERE, Adapter
-
-__all__ = ["Checkpoint", "Loaded", "in_training", "load_adapter", "require_adapter"]
 
 
 class Loaded:

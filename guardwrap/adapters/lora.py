@@ -17,8 +17,6 @@ from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import AdapterError, UsageError, first_line
 
-__all__ = ["attach", "merged", "require_plain", "tensors_of"]
-
 PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
 
 FIRST = re.compile(r"base_model\.model\.(.+)\.lora_(?:A\.weight|embedding_A)")

@@ -12,8 +12,6 @@ import torch
 
 from guardwrap.environment.transformers_internals import is_compiled
 
-__all__ = ["for_any_shape", "look_for_compiled"]
-
 
 class _Setting:
     """A setting of the process that is changed until the last thread leaves."""

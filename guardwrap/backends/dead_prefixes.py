@@ -24,8 +24,6 @@ import numpy.typing as npt
 from guardwrap.backends.prefix_cache import TokenLaw
 from guardwrap.scheduling.backend import Ids, TokenMask
 
-__all__ = ["Branch", "Candidates", "WithoutDeadPrefixes", "without_dead_prefixes"]
-
 NEW = 32
 """Maximum number of prefixes to add per call. Each requires computing one token with the model."""
 

@@ -11,8 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from guardwrap.environment.transformers_internals import TorchDispatchMode, is_mutable
 
-__all__ = ["HALF", "in_float32"]
-
 HALF = (torch.bfloat16, torch.float16)
 
 

@@ -19,8 +19,6 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-__all__ = ["TRUNCATIONS", "GenerationLaw", "ended_rows"]
-
 
 @dataclass(frozen=True, eq=False)
 class GenerationLaw:

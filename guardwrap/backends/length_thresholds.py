@@ -14,8 +14,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from guardwrap.environment.transformers_internals import restore_frequencies
 
-__all__ = ["length_threshold", "note_cache", "one_pass_length", "restore_rotary"]
-
 _SELECTED = "index_topk"
 """The setting of sparse attention: the number of tokens that each token attends to."""
 

@@ -8,8 +8,6 @@ import torch
 
 from guardwrap.errors import ModelError
 
-__all__ = ["halved"]
-
 logger = logging.getLogger("guardwrap")
 
 

@@ -21,8 +21,6 @@ from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.tokens import BLOCK
 from guardwrap.scheduling.backend import AttemptState, JudgementCache, Launch
 
-__all__ = ["Node", "PrefixTree", "TokenLaw", "learn", "next_token", "step", "token_laws"]
-
 LIKELY = 128
 """A prefix of running attempts is cached if its probability is at least 1 in 128, or 1 in n in a request's n-th attempt
 with n > 128."""

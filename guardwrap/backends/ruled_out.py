@@ -35,8 +35,6 @@ from guardwrap.outcomes import Obstacle
 from guardwrap.scheduling.backend import AttemptState, Diagnosis, Ids, Launch, Lookahead
 from guardwrap.scheduling.inquiry import LONGEST
 
-__all__ = ["diagnosed"]
-
 SECONDS = 2.0
 """Time for judging tokens after one prefix; as much again if the limit on the number of tokens may be the reason."""
 

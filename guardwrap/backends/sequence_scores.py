@@ -24,8 +24,6 @@ from guardwrap.backends.refill.row_states import in_one_pass, scores_of_text
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.backends.tokens import applied
 
-__all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
-
 _AT_ONCE = 2**25
 """Maximum number of logits in one pass: 128 MiB in float32."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_quantised", "shared_copy"]
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 

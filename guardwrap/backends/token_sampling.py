@@ -19,8 +19,6 @@ from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
-__all__ = ["begun", "candidates_of", "choose_tokens", "draw_tokens", "note", "walk_known"]
-
 
 def begun(launch: Launch) -> AttemptState:
     """Return a new attempt, before its first token."""

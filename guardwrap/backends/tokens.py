@@ -8,8 +8,6 @@ from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
 from guardwrap.errors import ModelError
 
-__all__ = ["BLOCK", "applied", "argmax", "inverse_cdf", "require_drawable", "warped"]
-
 BLOCK = 256
 """Number of tokens per block, whose weights are summed first."""
 

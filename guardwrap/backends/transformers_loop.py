@@ -23,8 +23,6 @@ from guardwrap.environment.transformers_internals import sampling_loop, stand_in
 from guardwrap.errors import UsageError, own_error
 from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
 
-__all__ = ["GenerateBackend"]
-
 
 class GenerateBackend:
     """Draws attempts from start to end, those of one prompt concurrently.

@@ -17,16 +17,6 @@ from guardwrap.errors import PromptError, UsageError, first_line, nearest
 from guardwrap.prompt_files.prompts import lines
 from guardwrap.prompt_files.written_records import WrittenRecord, is_written
 
-__all__ = [
-    "ExpectedText",
-    "constraint_files",
-    "is_several",
-    "read_records",
-    "require_rules",
-    "texts_for",
-    "texts_to_check",
-]
-
 _SUFFIXES = (".yaml", ".yml")
 _EXPECTED = {"pass": True, "fail": False, True: True, False: False}
 

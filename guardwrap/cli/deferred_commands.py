@@ -12,8 +12,6 @@ from typer.main import get_command
 
 from guardwrap.cli.signals import ends_at_once
 
-__all__ = ["COMMANDS", "CommandSource", "DeferredGroup", "add_commands"]
-
 
 class CommandSource(NamedTuple):
     """Where a command is defined, and its line in the list of commands."""

@@ -7,8 +7,6 @@ from collections import Counter, defaultdict
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Report
 
-__all__ = ["FailedPrompts"]
-
 MOST = 10
 """The most rules, and the most prompts of one rule, that are listed."""
 

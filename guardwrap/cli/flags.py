@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from guardwrap.errors import UsageError
 
-__all__ = ["as_said", "by_places", "in_flags", "told_in_flags"]
-
 _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"draw from the model itself, (masked|twisted) with sampler=": (
         r"draw from the model itself, \1, with --\1 sampler="

@@ -29,8 +29,6 @@ from guardwrap.proposals import Adapter
 if TYPE_CHECKING:
     from guardwrap.samplers.protocol import Sampler
 
-__all__ = ["GenerateRequest", "OutputOptions", "read_request"]
-
 
 @dataclass(frozen=True)
 class OutputOptions:

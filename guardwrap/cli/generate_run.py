@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from guardwrap.cli.generate_request import GenerateRequest
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["Run", "missing_texts", "require_another_seed"]
-
 logger = logging.getLogger("guardwrap")
 
 Write = Callable[[int, Item, Outcome], None]

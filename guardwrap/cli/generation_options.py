@@ -7,37 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "AttemptLimit",
-    "BatchSize",
-    "Chat",
-    "ComputedTokensLimit",
-    "Count",
-    "Deterministic",
-    "JSONLines",
-    "MaxNewTokens",
-    "Output",
-    "Overwrite",
-    "Parquet",
-    "PromptFile",
-    "Quiet",
-    "RandomSeed",
-    "RayAddress",
-    "RepairTurns",
-    "Resume",
-    "RetryFailed",
-    "SamplerName",
-    "SecondsLimit",
-    "ShowRejected",
-    "Temperature",
-    "TimeoutLimit",
-    "TokenLimit",
-    "TopK",
-    "TopP",
-    "WorkerGPUs",
-    "Workers",
-]
-
 _PROMPTS, _SETTINGS, _BUDGET, _OUTPUT, _RAY = "Prompts", "Generation", "Budget for each prompt", "Output", "Ray"
 
 PromptFile = Annotated[

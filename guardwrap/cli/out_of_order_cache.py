@@ -15,8 +15,6 @@ from guardwrap.documents.inputs import irregular
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 
-__all__ = ["keep_ahead", "path_of", "read_ahead"]
-
 
 def path_of(output: Path) -> Path:
     """Return the path of the file that belongs to an output file."""

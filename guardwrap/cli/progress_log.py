@@ -12,8 +12,6 @@ import typer
 
 from guardwrap.formatting import counted, lasting
 
-__all__ = ["EVERY", "Far", "Pace", "now_and_then", "telling"]
-
 EVERY = 10.0
 """Seconds between lines."""
 

@@ -8,8 +8,6 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.errors import UsageError
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 
-__all__ = ["proposed_by"]
-
 
 def proposed_by(
     file: ConstraintFile,

@@ -26,8 +26,6 @@ from guardwrap.ray.ray_library import connected, library
 from guardwrap.ray.result_folder import Folder
 from guardwrap.ray.worker import Recipe
 
-__all__ = ["on_ray"]
-
 
 def on_ray(
     request: GenerateRequest,

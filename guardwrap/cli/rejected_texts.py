@@ -12,8 +12,6 @@ from guardwrap.cli.shared import printable_text
 from guardwrap.errors import GuardwrapError, quoted
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 
-__all__ = ["RejectedTexts"]
-
 INDENT = "    "
 
 

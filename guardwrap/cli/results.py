@@ -24,8 +24,6 @@ from guardwrap.prompt_files.written_records import is_written, require_unchanged
 if TYPE_CHECKING:
     from guardwrap.cli.generate_request import GenerateRequest
 
-__all__ = ["WrittenLines", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
-
 
 def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
     """Return the line for one prompt; see ``record_of``."""

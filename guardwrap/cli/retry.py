@@ -16,8 +16,6 @@ from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import AGAIN
 
-__all__ = ["RetryRun"]
-
 EVERY = 60.0
 """Seconds between updates of the output file: a run that is killed loses at most the results of these."""
 

@@ -27,33 +27,6 @@ if TYPE_CHECKING:
     from guardwrap.outcomes import Outcome
     from guardwrap.session.local_session import LocalSession
 
-__all__ = [
-    "Adapter",
-    "AllowCode",
-    "Constraints",
-    "Dtype",
-    "Model",
-    "NoProposal",
-    "OtherModel",
-    "Out",
-    "Prompts",
-    "Proposal",
-    "Seed",
-    "Server",
-    "Verbose",
-    "fail",
-    "generator_of",
-    "in_one_line",
-    "known",
-    "load_generator",
-    "load_session",
-    "printable_text",
-    "progress_bar",
-    "read_constraints",
-    "require_folder",
-    "show",
-]
-
 
 # OpenMP threads that busy-wait become ten times slower when other programs use the CPU. torch reads this on import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -10,21 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = [
-    "INTERRUPTED",
-    "TERMINATED",
-    "Terminated",
-    "describe_os_error",
-    "end_at_once",
-    "end_from_now_on",
-    "ends_at_once",
-    "exit_of",
-    "let_go",
-    "open_closed_streams",
-    "terminated_at_once",
-    "terminated_in_order",
-]
-
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 

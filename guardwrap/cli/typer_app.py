@@ -25,8 +25,6 @@ from guardwrap.cli.signals import (
 )
 from guardwrap.errors import REMOVED, GuardwrapError
 
-__all__ = ["app", "main"]
-
 
 class OneLineErrors(DeferredGroup):
     """A group of commands that reports an error as one line on stderr, with its cause and what to do.

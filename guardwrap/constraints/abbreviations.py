@@ -5,8 +5,6 @@ The keys are without the last full stop and without spaces: ``z.B`` also stands 
 
 from __future__ import annotations
 
-__all__ = ["BEFORE_NUMBER", "MAY_END", "NEVER_END"]
-
 NEVER_END = frozenset(
     " ".join(
         (

@@ -24,8 +24,6 @@ from guardwrap.outcomes import Draw
 if TYPE_CHECKING:
     from guardwrap.constraints.combinators import All, AnyOf
 
-__all__ = ["COMBINATORS", "EXPENSIVE", "PYDANTIC_SCHEMA", "Constraint", "Wrapper", "walk"]
-
 COMBINATORS: dict[str, Any] = {}
 """The classes that ``&``, ``|`` and ``~`` create, by name.
 

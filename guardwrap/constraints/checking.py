@@ -18,17 +18,6 @@ from guardwrap.outcomes import Draw
 if TYPE_CHECKING:
     from guardwrap.constraints.base import Constraint
 
-__all__ = [
-    "Judgement",
-    "PromptlessDraw",
-    "Unknown",
-    "draw_without",
-    "judge",
-    "rule_against",
-    "run_check",
-    "run_verdict",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

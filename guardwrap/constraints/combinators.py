@@ -22,8 +22,6 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw
 
-__all__ = ["All", "AnyOf", "Not", "lacks_part"]
-
 
 def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tuple[Constraint, ...]:
     """Merge unnamed parts of the same class, so that ``a & b & c`` equals ``All([a, b, c])``."""

@@ -13,8 +13,6 @@ from pydantic_core import from_json
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["DEPTH", "decodings", "json_strings"]
-
 DEPTH = 4
 """How often a text is decoded: once for a JSON document, and once more for each document within a string of another."""
 

@@ -9,8 +9,6 @@ import regex
 
 from guardwrap.errors import quoted
 
-__all__ = ["excerpt", "listed", "shortened"]
-
 _LONGEST = 60
 _WORD = regex.compile(r"\S+")
 _AROUND = ".,;:!?()[]{}<>\"'“”‘’«»*_`"

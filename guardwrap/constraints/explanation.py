@@ -14,8 +14,6 @@ from guardwrap.documents.time_limits import judging
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Draw
 
-__all__ = ["Explanation", "Rejection", "counts_tokens", "explain_draw", "explain_draws"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

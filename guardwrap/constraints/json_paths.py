@@ -12,8 +12,6 @@ from pydantic_core import from_json
 from guardwrap.constraints.base import require, shown
 from guardwrap.documents.lexical import dump_spelled, load_spelled
 
-__all__ = ["Step", "read_path", "settled_values", "values_at"]
-
 Step = str | int | None
 """A step of a path: the name of a member, the place of an item, or None for each member or item."""
 

@@ -10,18 +10,6 @@ from typing import Literal, NamedTuple, Protocol, Self
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.errors import CheckFailed
 
-__all__ = [
-    "SEPARATOR",
-    "THOUGHTS",
-    "Context",
-    "Event",
-    "MessageMonitor",
-    "RegionMonitor",
-    "Regions",
-    "Undecided",
-    "holds_or_raises_later",
-]
-
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
 """Names of message fields with a model's reasoning, which does not count as an answer."""
 

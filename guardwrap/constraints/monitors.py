@@ -14,8 +14,6 @@ from guardwrap.documents.time_limits import check_deadline
 if TYPE_CHECKING:
     from guardwrap.constraints.base import Constraint
 
-__all__ = ["Combined", "Negated", "Rereading"]
-
 
 def _once(monitor: Monitor, ask: Callable[[], Verdict]) -> Verdict:
     """Return a monitor's verdict, computed once.

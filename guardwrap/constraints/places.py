@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["INCOMPLETE", "NOT_JSON", "PYTHON_TYPE", "WHITE_SPACE", "declared_names", "shown_place"]
-
 NOT_JSON = "not JSON"
 INCOMPLETE = "incomplete JSON"
 WHITE_SPACE = "forbidden white space"

@@ -15,8 +15,6 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
 from guardwrap.errors import CheckFailed
 
-__all__ = ["PrefixReader", "ReadPrefix"]
-
 PATIENCE = 2
 """How many times a part may exceed the limit before it can be dropped."""
 RARELY = 50

@@ -23,18 +23,6 @@ from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_ite
 from guardwrap.documents.time_limits import check_deadline, matches, within
 from guardwrap.errors import ConstraintError, quoted
 
-__all__ = [
-    "Extent",
-    "Occurrences",
-    "character_kinds",
-    "compile_pattern",
-    "extent",
-    "filtered_warnings",
-    "occurrences",
-    "parse_pattern",
-    "set_source",
-]
-
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
 _ENDS = {op.AT_END, op.AT_END_STRING}

@@ -8,8 +8,6 @@ from guardwrap.constraints.abbreviations import BEFORE_NUMBER, MAY_END, NEVER_EN
 from guardwrap.constraints.words import UNSPACED
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["sentences"]
-
 # A sentence ends at one of these with closing quotes or brackets, before white space, or at a line break. After those
 # of scripts without spaces, white space is not necessary. There, “ and ‘ only open quotes.
 _UNSPACED_ENDS = "。！？｡।॥។៕။።։"

@@ -16,8 +16,6 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 
-__all__ = ["GrowingCut", "StopAt", "cut", "shown", "stopped", "stops_of"]
-
 
 def _end(text: str, stops: Sequence[str]) -> int | None:
     """Return the start of the stop string that ends first (the longest one, if several end there), or None."""

@@ -14,8 +14,6 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import CheckFailed, ConstraintError
 
-__all__ = ["MESSAGE", "Part", "PartMonitor", "begun_length", "in_json", "read_part", "selected", "settled"]
-
 MESSAGE = ("answer", "reasoning", "tool_calls")
 """Parts of messages."""
 

@@ -7,8 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["REPLACEMENT", "characters", "split"]
-
 REPLACEMENT = "\ufffd"
 """The character that invalid UTF-8 bytes are decoded to."""
 

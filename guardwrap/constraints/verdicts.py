@@ -9,8 +9,6 @@ from enum import IntEnum
 from guardwrap.constraints.utf8 import REPLACEMENT, characters
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Monitor", "Verdict"]
-
 
 class Verdict(IntEnum):
     """Verdict on all texts that begin with a prefix (three-valued, as in LTL3; Bauer et al. 2011)."""

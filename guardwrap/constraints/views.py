@@ -16,19 +16,6 @@ from guardwrap.documents.time_limits import within
 from guardwrap.errors import ConstraintError, UsageError, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = [
-    "NO_MESSAGE",
-    "PLAIN_TEXT",
-    "View",
-    "judged_part",
-    "message_part",
-    "paragraphs",
-    "read_view",
-    "sentences",
-    "settled_parts",
-    "view",
-]
-
 Name = Literal[
     "completion",
     "full",

@@ -6,8 +6,6 @@ import regex
 
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["FIRST_WORD", "UNSPACED", "WORD", "count_spaced_words", "settled_words", "words_of"]
-
 UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}"
     r"\p{Tai_Tham}\p{Tai_Viet}\p{Ahom}\p{Balinese}\p{Javanese}\u30fc\u3099\u309a"

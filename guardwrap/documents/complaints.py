@@ -13,8 +13,6 @@ from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import nearest
 from guardwrap.formatting import counted
 
-__all__ = ["MOST_MISTAKES", "Location", "mistakes_in"]
-
 Location = tuple[str | int, ...]
 """The path to a value in plain data: keys of mappings and indices of lists."""
 

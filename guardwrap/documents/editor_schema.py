@@ -6,8 +6,6 @@ import inspect
 import json
 from typing import Any
 
-__all__ = ["add_descriptions", "parameters", "share", "summary"]
-
 
 def summary(documented: Any) -> str:
     """Return the first paragraph of a docstring, in one line."""

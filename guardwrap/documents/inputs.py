@@ -6,8 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["irregular", "is_text", "readable"]
-
 
 def is_text(text: str) -> bool:
     """Whether a string has no half of a surrogate pair, which is not a character and which no tokenizer accepts."""

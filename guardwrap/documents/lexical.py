@@ -9,19 +9,6 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-__all__ = [
-    "Exact",
-    "dump_spelled",
-    "exact_number",
-    "has_lone_surrogate",
-    "is_compact",
-    "is_multiple",
-    "is_whole",
-    "load_exact",
-    "load_json",
-    "load_spelled",
-]
-
 
 class Exact(Decimal):
     """The exact decimal value of a number with a fraction or an exponent. A float cannot represent 4.02 exactly."""

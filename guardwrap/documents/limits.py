@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from guardwrap.documents.time_limits import check_deadline, time_limit
 from guardwrap.errors import ConstraintError
 
-__all__ = ["count_items", "loading"]
-
 # Limits on one file.
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60  # levels of nesting

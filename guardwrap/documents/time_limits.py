@@ -16,23 +16,6 @@ from typing import Any, Self, TypeVar
 
 from guardwrap.environment.threads import in_thread
 
-__all__ = [
-    "StepOver",
-    "TimeLimit",
-    "call_apart",
-    "charged",
-    "check_deadline",
-    "giving_way",
-    "judging",
-    "matches",
-    "seconds_left",
-    "step_is_over",
-    "step_limit",
-    "time_limit",
-    "uncounted",
-    "within",
-]
-
 _Answer = TypeVar("_Answer")
 
 # Limits for all parts of a constraint together. A verdict is needed after every token, so its limit is short.

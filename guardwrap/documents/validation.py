@@ -18,8 +18,6 @@ from guardwrap.documents.complaints import Location, mistakes_in
 from guardwrap.documents.yaml_nodes import NodeReader, compose, one_line, read_text, reading, short
 from guardwrap.errors import ForeignFile, SpecError
 
-__all__ = ["Document", "Elsewhere", "Invalid", "document_of", "read_as", "read_document", "read_option", "validated"]
-
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
 

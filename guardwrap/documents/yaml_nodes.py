@@ -21,19 +21,6 @@ from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, MAX_DIRECTIVES, MAX
 from guardwrap.documents.time_limits import TimeLimit, check_deadline
 from guardwrap.errors import ForeignFile, SpecError
 
-__all__ = [
-    "NodeReader",
-    "compose",
-    "one_line",
-    "path_beside",
-    "read_text",
-    "reading",
-    "reading_too",
-    "short",
-    "to_yaml",
-]
-
-
 _being_read: ContextVar[tuple[str, ...]] = ContextVar("_being_read", default=())
 """Paths of the file that is being read (the last one) and of the files through which it was reached."""
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["cached_property"]
-
 if TYPE_CHECKING:
-    from functools import cached_property
+    from functools import cached_property as cached_property
 else:
 
     class cached_property(functools.cached_property):  # noqa: N801  # in its place

@@ -9,8 +9,6 @@ from guardwrap.environment.hub import commit_of
 from guardwrap.environment.package_data import PREFIX, adapters
 from guardwrap.errors import UsageError
 
-__all__ = ["file_digest", "folder_digest", "local_path", "source_digest"]
-
 _COMPUTES = (
     *(".json", ".jinja", ".txt", ".model", ".py", ".yaml"),
     *(".safetensors", ".bin", ".gguf", ".pt", ".pth", ".msgpack", ".h5"),

@@ -8,8 +8,6 @@ from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import getproxies
 
-__all__ = ["cached_or_online", "commit_of", "reachable"]
-
 SECONDS = 3.0
 """Maximum time to wait for a connection to the Hub, in seconds."""
 

@@ -10,8 +10,6 @@ import importlib
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-__all__ = ["USED", "missing"]
-
 _OPERATIONS = (
     "ANY",
     "ASSERT",

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from threading import Condition, RLock, local
 from typing import Any
 
-__all__ = ["computing", "loading_model"]
-
 
 class _DefaultDtype:
     """A lock on torch's default data type: many threads read it, and one changes it.

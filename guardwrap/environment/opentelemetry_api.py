@@ -13,19 +13,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Instruments",
-    "attached",
-    "captures_text",
-    "context_with",
-    "current_context",
-    "failed_span",
-    "instruments",
-    "remote_context",
-    "trace_headers",
-    "tracer",
-]
-
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The environment variable that allows prompts and returned texts in spans."""
 

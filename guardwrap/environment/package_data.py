@@ -6,8 +6,6 @@ from pathlib import Path
 
 from guardwrap.errors import ModelError
 
-__all__ = ["CARD", "CONFIG", "PREFIX", "adapters", "content"]
-
 CARD = "card.yaml"
 """The name of the file that describes an adapter, in its folder."""
 

@@ -6,8 +6,6 @@ import ctypes
 import logging
 import sys
 
-__all__ = ["keep_freed_memory", "quieten_transformers", "release_freed_memory"]
-
 
 def keep_freed_memory() -> None:
     """Let glibc keep up to a gigabyte of freed memory, instead of returning large blocks at every forward pass.

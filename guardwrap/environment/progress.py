@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sized
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ["Teller", "tracked"]
-
 _T = TypeVar("_T")
 
 logger = logging.getLogger("guardwrap")

@@ -7,8 +7,6 @@ from urllib.parse import urlsplit
 
 from guardwrap.errors import UsageError
 
-__all__ = ["environment_key", "is_temporary", "plain_address"]
-
 
 def plain_address(url: str, whose: str) -> str:
     """Return a URL without a trailing slash."""

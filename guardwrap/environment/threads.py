@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["LAST_STEP", "in_thread", "started", "wait_for_threads"]
-
 LAST_STEP = 30.0
 """Maximum time in seconds that the exit of the process waits for threads."""
 

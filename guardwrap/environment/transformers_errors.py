@@ -10,8 +10,6 @@ from transformers import GenerationConfig
 
 from guardwrap.errors import GuardwrapError, UsageError, first_line, nearest
 
-__all__ = ["translated"]
-
 
 def translated(known: Sequence[str], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function, and raise transformers' errors as errors of ours."""

@@ -18,8 +18,6 @@ from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.plain_words import in_words
 from guardwrap.samplers.protocol import NEAR
 
-__all__ = ["claims_of_evaluation", "next_step"]
-
 _MORE = 4
 """Factor in attempts that halves an interval."""
 

@@ -36,8 +36,6 @@ from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.plain_words import UNKNOWN, in_words
 from guardwrap.report.result_files import loads, text_of, validated_as
 
-__all__ = ["evaluation_charts", "page_of", "read_evaluation"]
-
 _MODEL = "the model itself"
 _UNKNOWN = "unknown"
 _SAMPLERS = {"qrs": "QRS", "imh": "IMH"}

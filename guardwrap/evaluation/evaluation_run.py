@@ -31,9 +31,6 @@ from guardwrap.report.charts import methods_of, png_of
 from guardwrap.report.figure_export import require_matplotlib
 from guardwrap.report.html import html_report
 
-__all__ = ["evaluate"]
-
-
 Choose = Callable[[Any, Mapping[str, Any]], tuple[dict[str, Any], str]]
 """Returns what ``sampler="auto"`` would draw from for prompts and options, as options, and its description."""
 

@@ -17,19 +17,6 @@ from guardwrap.documents.validation import Invalid, validated
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.task_settings import TaskSettings, beside, read_task_settings
 
-__all__ = [
-    "AUTO",
-    "BASE",
-    "KINDS",
-    "STEPS",
-    "EvaluationSettings",
-    "Settings",
-    "marks_of",
-    "position_to_compare",
-    "read_evaluation_settings",
-    "shaped_proposal",
-]
-
 BASE = "base"
 """Name of the model itself in figures."""
 

@@ -36,8 +36,6 @@ from guardwrap.metrics.weights import scaled
 from guardwrap.outcomes import FEW, Estimate, exactly
 from guardwrap.samplers import Attempt
 
-__all__ = ["BINS", "BaseFigures", "PromptFigures", "ProposalFigures", "figures_of"]
-
 BINS = 10
 _SAMPLES = 5
 

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from guardwrap.formatting import tail_in_words
 from guardwrap.outcomes import FEW, Estimate, heavy_tail
 
-__all__ = ["ENOUGH", "heavy_in", "notes_on", "sees_all_of_g"]
-
 ENOUGH = 100
 """Number of texts of g, or effective sample size, from which figures are credible."""
 

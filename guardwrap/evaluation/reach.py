@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 
 from guardwrap.evaluation.tradeoff import Point
 
-__all__ = ["Reach", "reach"]
-
 _FLOOR = 0.01  # share of rejection's KL; smaller values, whose logarithm may not exist, are raised to it
 
 

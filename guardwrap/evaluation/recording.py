@@ -18,8 +18,6 @@ from guardwrap.errors import UsageError
 from guardwrap.proposals import OR_REJECTION
 from guardwrap.samplers import Attempt, from_row, to_row
 
-__all__ = ["CHUNK", "AttemptSource", "Attempts", "Tick", "record", "recording_path"]
-
 CHUNK = 1000
 """Most attempts per prompt in one line of a recording; an interruption loses those of the unfinished line."""
 

@@ -13,8 +13,6 @@ from guardwrap.evaluation.tradeoff import BLEU_TEXTS
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.outcomes import Estimate, plain
 
-__all__ = ["HOW", "LABELS", "Evaluation", "mean_over_prompts"]
-
 LABELS = {
     "acceptance_rate": "acceptance rate AR",
     "kl_gold_base": "KL(g‖a) = -log AR of the model [nats]",

@@ -27,8 +27,6 @@ from guardwrap.metrics.intervals import clip
 from guardwrap.outcomes import Estimate
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 
-__all__ = ["BLEU_TEXTS", "CURVES", "Bins", "Point", "diversity", "tradeoff"]
-
 CURVES = ("rejection", "qrs", "imh")
 """Names of samplers in points, except the settings' own sampler."""
 

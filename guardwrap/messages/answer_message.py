@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from guardwrap.constraints.stop_strings import cut, shown
 from guardwrap.outcomes import Draw, Outcome
 
-__all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn", "finish_reason", "shown_texts"]
-
 
 class CalledTool(NamedTuple):
     """A call of a tool."""

@@ -12,8 +12,6 @@ import regex
 
 from guardwrap.constraints.verdicts import Monitor, Verdict
 
-__all__ = ["DelimitedJSON", "Dialect", "InlineTags", "PlainJSON", "is_canonical"]
-
 _MOST_WHITESPACE = 2
 """The most white space in a row outside of strings."""
 

@@ -30,8 +30,6 @@ from guardwrap.messages.regions import MessageRegions
 from guardwrap.messages.templates import chat_templates
 from guardwrap.outcomes import Draw
 
-__all__ = ["CallSyntax", "CallWriting", "call_syntax", "hastened", "with_syntax"]
-
 LONGEST_MARKER = 200
 """The most characters of a marker, whose expression may allow any number."""
 

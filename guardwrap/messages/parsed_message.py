@@ -16,18 +16,6 @@ from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
 from guardwrap.messages.regions import MessageFields, json_text
 
-__all__ = [
-    "CUT_OFF",
-    "UNPARSED",
-    "has_template",
-    "message_fault",
-    "message_parts",
-    "message_text",
-    "parsed_note",
-    "require_template",
-    "written_fields",
-]
-
 UNPARSED = "message: the answer cannot be parsed"
 NO_ANSWER = "message: no answer"
 CUT_OFF = "message: cut off while thinking, or in a call"

@@ -14,8 +14,6 @@ import regex
 from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS, Event
 from guardwrap.documents.lexical import load_json
 
-__all__ = ["MessageFields", "MessageRegions", "json_text"]
-
 _LOOKS_AROUND = regex.compile(r"\(\?<[=!]|\\[bBAGmMZzK]|[\^$]")
 """Finds assertions in expressions: whether such a marker begins in a text may depend on the text before it."""
 

@@ -12,8 +12,6 @@ from guardwrap.documents.lexical import load_json
 from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_parts, message_text
 from guardwrap.messages.regions import json_text
 
-__all__ = ["SentMessage", "SentRegions", "sent_message"]
-
 
 @dataclass(frozen=True)
 class SentRegions:

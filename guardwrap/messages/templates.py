@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from guardwrap.messages.parsed_message import has_template
 
-__all__ = ["FAMILIES", "UNKNOWN_FAMILY", "Family", "chat_templates", "family_of", "with_template", "writes_parts"]
-
 _CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 _WHOLE_CALL = {"type": "function", "function": "{content}"}
 _THINK = {"open": "<think>", "close": "</think>", "content": "text"}

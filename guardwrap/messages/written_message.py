@@ -9,8 +9,6 @@ from typing import Any
 from guardwrap.messages.parsed_message import message_fault, message_parts, message_text
 from guardwrap.outcomes import Draw
 
-__all__ = ["written_message"]
-
 
 def written_message(message: Mapping[str, Any]) -> Draw:
     """Return a message as a finished draw without tokens.

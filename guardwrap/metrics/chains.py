@@ -15,8 +15,6 @@ from guardwrap.errors import UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife
 from guardwrap.outcomes import Estimate
 
-__all__ = ["autocorrelation", "r_hat"]
-
 
 def autocorrelation(chains: ArrayLike, lag: int) -> Estimate:
     """Estimate the correlation between a chain's states ``lag`` steps apart.

@@ -29,15 +29,6 @@ from guardwrap.metrics.tails import too_heavy
 from guardwrap.metrics.weights import kong, read_weights, scaled
 from guardwrap.outcomes import FEW, Estimate
 
-__all__ = [
-    "kl_gold_guarded",
-    "kl_gold_proposal",
-    "kl_to_sampler",
-    "tvd_as_seen",
-    "tvd_gold_guarded",
-    "tvd_to_sampler",
-]
-
 
 def kl_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -math.inf) -> Estimate:
     """Estimate KL(g‖p) in nats for p ∝ a' m, from log w and log m ``[attempts]``; w/m is constant where w <= β."""

@@ -13,8 +13,6 @@ from guardwrap.errors import ModelError, UsageError, first_line
 from guardwrap.metrics.intervals import Floats, clip, mean_interval
 from guardwrap.outcomes import Estimate
 
-__all__ = ["encode", "self_bleu", "semantic_similarity"]
-
 Ngram = tuple[str, ...]
 
 

@@ -10,8 +10,6 @@ from guardwrap.metrics.intervals import clip, combine, log_estimate, mean_interv
 from guardwrap.metrics.rates import acceptance_rate
 from guardwrap.outcomes import Estimate
 
-__all__ = ["kl_gold_base", "kl_gold_guarded_from_gold", "kl_gold_proposal_from_gold", "theorem2_residual"]
-
 
 def kl_gold_base(accepted: int, attempts: int, *, stopped_on_acceptance: bool = False) -> Estimate:
     """Estimate KL(g‖a) = -log Z = -log AR_a (paper App. B.5) from attempts of the model itself.

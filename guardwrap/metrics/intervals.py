@@ -12,8 +12,6 @@ from scipy.special import stdtrit
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Estimate
 
-__all__ = ["Floats", "clip", "combine", "jackknife", "log_estimate", "mean_interval", "numbers"]
-
 Floats = NDArray[np.float64]
 
 _TAIL = 0.025

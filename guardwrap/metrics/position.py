@@ -10,14 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex, luhn
-from guardwrap.constraints.views import sentences
+from guardwrap.constraints.sentence_ends import sentences
 from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, matches
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.metrics.intervals import Floats, clip, mean_interval, numbers
 from guardwrap.metrics.rates import acceptance_rate
 from guardwrap.outcomes import Estimate
-
-__all__ = ["position_bins", "position_histogram", "positivity_by_sentence", "relative_position", "spans"]
 
 
 def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floats:

@@ -11,8 +11,6 @@ from guardwrap.errors import UsageError
 from guardwrap.metrics.intervals import clip
 from guardwrap.outcomes import Estimate
 
-__all__ = ["projected_kl"]
-
 _SMOOTHING = 0.5
 _Z = 1.959964
 

@@ -24,8 +24,6 @@ from guardwrap.metrics.rates import acceptance_rate
 from guardwrap.metrics.weights import read_weights, scaled
 from guardwrap.outcomes import Estimate
 
-__all__ = ["log_beta_for_acceptance", "log_beta_for_tvd", "qrs_acceptance", "qrs_kl", "qrs_tvd"]
-
 
 def qrs_acceptance(log_weights: ArrayLike, log_beta: float) -> Estimate:
     """Estimate the acceptance rate of QRS, E_{a'} min(1, w/β).

@@ -9,8 +9,6 @@ from scipy.special import betaincinv, gammaincinv
 from guardwrap.metrics.intervals import combine, log_estimate
 from guardwrap.outcomes import Estimate
 
-__all__ = ["acceptance_rate", "times_fewer"]
-
 
 def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool, level: float = 0.95) -> Estimate:
     """Estimate AR = E_{a'} b with an exact interval.

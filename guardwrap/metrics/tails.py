@@ -17,8 +17,6 @@ from guardwrap.metrics.intervals import Floats
 from guardwrap.metrics.weights import read_weights, scaled
 from guardwrap.outcomes import Estimate
 
-__all__ = ["LEAST_WEIGHTS", "pareto_k", "pareto_k_limit", "too_heavy"]
-
 _SHORTEST = 5
 """The fewest weights in a tail to which a distribution is fitted, as in PSIS."""
 

@@ -15,8 +15,6 @@ from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife, mean_interval, numbers
 from guardwrap.outcomes import Estimate
 
-__all__ = ["effective_sample_size", "kong", "partition", "read_weights", "scaled", "unseen_share"]
-
 # Weights below e^-300 of the largest are raised to that, so that their squares stay above 0. It changes no result.
 _LEAST = -300.0
 

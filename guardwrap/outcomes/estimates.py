@@ -9,18 +9,6 @@ from typing import Any, NamedTuple
 
 from guardwrap.formatting import digits, tail_in_words
 
-__all__ = [
-    "FEW",
-    "Estimate",
-    "bounded",
-    "estimate_of",
-    "exactly",
-    "heavy_tail",
-    "plain",
-    "tail_and_limit",
-    "without_end",
-]
-
 FEW = 10.0
 """Effective sample size, in draws of g, below which the distance to g cannot be estimated."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from guardwrap.formatting import digits
 
-__all__ = ["Obstacle"]
-
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:

@@ -14,8 +14,6 @@ from guardwrap.outcomes.obstacle import Obstacle
 from guardwrap.outcomes.remedies import Remedy
 from guardwrap.outcomes.report_words import report_advice, report_headline, report_in_words
 
-__all__ = ["Draw", "Outcome", "Report", "Usage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Draw:

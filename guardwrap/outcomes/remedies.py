@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Remedy"]
-
 
 class Remedy(StrEnum):
     """A change to a call with which its prompt may get the texts that it lacks."""

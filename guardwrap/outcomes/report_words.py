@@ -13,20 +13,6 @@ from guardwrap.outcomes.remedies import Remedy
 if TYPE_CHECKING:
     from guardwrap.outcomes.outcome import Report
 
-__all__ = [
-    "APPROXIMATE",
-    "EXACT",
-    "MANY_CUT_OFF",
-    "NO_CALL",
-    "OTHER",
-    "SAMPLER",
-    "report_advice",
-    "report_blame",
-    "report_headline",
-    "report_in_words",
-    "withheld",
-]
-
 SAMPLER = "the sampler"
 """The key of the sampler in ``Report.rejections``, next to the labels of the constraint's parts."""
 

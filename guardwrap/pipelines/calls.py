@@ -45,8 +45,6 @@ from guardwrap.pipelines.position_limit import position_limit, require_context, 
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare
 from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
 
-__all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
-
 CALL_OPTIONS = (
     "constraints",
     "constraint_each",

@@ -13,8 +13,6 @@ from guardwrap.constraints.verdicts import Monitor
 from guardwrap.environment.cached import cached_property
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 
-__all__ = ["PrefixWatch", "StablePrefix"]
-
 LONG, WINDOW = 64, 12
 """From how many tokens on only the last ones are decoded, and how many these are.
 

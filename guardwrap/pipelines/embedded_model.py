@@ -20,8 +20,6 @@ from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.transformers_internals import gguf_options
 from guardwrap.errors import ModelError
 
-__all__ = ["load_local", "local_digest"]
-
 logger = logging.getLogger("guardwrap")
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"

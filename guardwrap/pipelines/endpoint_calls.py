@@ -18,8 +18,6 @@ from guardwrap.pipelines.output_records import output_record
 from guardwrap.pipelines.prompt_forms import PromptReader
 from guardwrap.scheduling.backend import Streamed
 
-__all__ = ["EndpointCall", "EndpointPrompt", "TextWatch"]
-
 _UNFINISHED = "\ufffd"  # decoded from a partial character, which the next piece may complete
 
 

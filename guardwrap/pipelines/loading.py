@@ -28,8 +28,6 @@ from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.pipelines.own_code import require_callable
 from guardwrap.pipelines.prompt_forms import with_kind
 
-__all__ = ["TextToTextPipeline", "has_dropout", "image_pipeline", "pipeline_of", "require_model"]
-
 
 class TextToTextPipeline(TextGenerationPipeline):
     """A text-generation pipeline for encoder-decoder models, which transformers no longer provides.

@@ -17,8 +17,6 @@ from guardwrap.pipelines.vocabulary import Trie, run_text
 if TYPE_CHECKING:
     from guardwrap.pipelines.masking import ConstraintMask
 
-__all__ = ["Node", "Search"]
-
 MOST_LOOKED_AT = 2048
 """The most nodes of the trie and single tokens that are judged for one next token."""
 

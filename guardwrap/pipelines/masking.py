@@ -25,8 +25,6 @@ from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.mask_search import Node, Search
 from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary
 
-__all__ = ["ConstraintMask"]
-
 BURST_SECONDS, STEP_SECONDS = 0.5, 0.02
 """Seconds allowed per request: a reserve, plus so much per token. A mask that takes longer is given up."""
 

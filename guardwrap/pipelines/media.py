@@ -23,8 +23,6 @@ from guardwrap.pipelines.output_records import message_record, output_record, re
 from guardwrap.pipelines.prepare import PreparedPrompt, require_settings
 from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
 
-__all__ = ["MediaCall", "SpeechCall", "VisionCall", "WhisperCall"]
-
 _SETTINGS = frozenset(vars(GenerationConfig())) | {"generation_config", "logits_processor", "stopping_criteria"}
 
 

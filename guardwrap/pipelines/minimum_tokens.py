@@ -10,8 +10,6 @@ from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["fewest_tokens"]
-
 
 @dataclass(frozen=True)
 class _Bound:

@@ -9,8 +9,6 @@ from typing import Any
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import UsageError
 
-__all__ = ["message_record", "output_record", "return_type"]
-
 
 def return_type(postprocess: Mapping[str, Any]) -> str:
     """Return the kind of record requested, by name, as each pipeline has its own enumeration."""

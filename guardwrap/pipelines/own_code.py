@@ -7,8 +7,6 @@ from typing import Any
 
 from guardwrap.errors import UsageError
 
-__all__ = ["own_method", "require_callable", "text_in"]
-
 _LIBRARIES = ("transformers", "guardwrap")
 _NOT_RUN = ("__call__", "run_single", "run_multi", "iterate", "get_iterator")
 """Methods of pipelines that a wrapper does not call, as it draws the texts of many prompts together."""

@@ -10,8 +10,6 @@ import torch
 
 from guardwrap.errors import ContextExceeded
 
-__all__ = ["position_limit", "require_context", "require_positions", "trained_length"]
-
 _POSITIONS = re.compile(r"(wpe|pos(ition)?s?_?emb\w*|embed_pos\w*)$")
 """Names of position tables in models."""
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from guardwrap.constraints.message_monitor import Event
     from guardwrap.messages.regions import MessageRegions
 
-__all__ = ["PreparedPrompt", "prepare", "require_settings", "resolved"]
-
 # These read only scores, row by row, so one call can process rows of all prompts. Subclasses may do something else.
 _ROWWISE = (
     TemperatureLogitsWarper,

@@ -15,8 +15,6 @@ from guardwrap.documents.inputs import is_text
 from guardwrap.environment.transformers_internals import Chat, is_valid_message
 from guardwrap.errors import PromptError, UsageError, first_line
 
-__all__ = ["PromptReader", "Prompts", "as_chat", "read_prompts", "taken", "unpadded", "what_is_wrong", "with_kind"]
-
 
 class Prompts(NamedTuple):
     """The prompts of a call."""

@@ -23,16 +23,6 @@ from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.proposals import OR_REJECTION
 from guardwrap.samplers.protocol import finite_weight
 
-__all__ = [
-    "QUANTISED",
-    "ProposedCall",
-    "Weigher",
-    "require_same_tokens",
-    "require_weighable",
-    "why_unweighable",
-    "with_own_target",
-]
-
 
 @dataclass(frozen=True)
 class ProposedCall(Call):

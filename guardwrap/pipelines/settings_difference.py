@@ -12,8 +12,6 @@ from guardwrap.environment.transformers_internals import default_settings
 from guardwrap.errors import GuardwrapError
 from guardwrap.pipelines.task_calls import call_of
 
-__all__ = ["differences"]
-
 _ABSENT: Mapping[str, Any] = {
     "do_sample": False,
     "num_beams": 1,

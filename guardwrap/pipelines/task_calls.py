@@ -12,8 +12,6 @@ from guardwrap.pipelines.calls import Call, TextToTextCall
 from guardwrap.pipelines.loading import TextToTextPipeline
 from guardwrap.pipelines.media import SpeechCall, VisionCall, WhisperCall
 
-__all__ = ["call_kind", "call_of"]
-
 
 def call_kind(pipe: Pipeline) -> type[Call]:
     """Return the class of a pipeline's calls."""

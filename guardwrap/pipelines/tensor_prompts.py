@@ -15,8 +15,6 @@ from guardwrap.pipelines.position_limit import position_limit, require_context
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, resolved
 from guardwrap.pipelines.prompt_forms import unpadded
 
-__all__ = ["prepare_rows", "returned_rows"]
-
 
 def prepare_rows(
     pipe: Pipeline, ids: Any, options: Mapping[str, Any], *, two_parts: bool

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from guardwrap.constraints.utf8 import REPLACEMENT, split
 from guardwrap.environment.cached import cached_property
 
-__all__ = ["BYTE", "Ahead", "Decode", "Trie", "Vocabulary", "run_text"]
-
 Decode = Callable[[Sequence[int]], str]
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")

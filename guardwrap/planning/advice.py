@@ -13,8 +13,6 @@ from guardwrap.planning.alternatives import ENOUGH
 from guardwrap.planning.forecast import Forecast
 from guardwrap.planning.probability import MOST, SURE
 
-__all__ = ["Means", "advice_of", "too_few"]
-
 _FEW = 10
 """With fewer texts in the pilot, a plan may be wrong by a third or more."""
 

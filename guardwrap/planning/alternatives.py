@@ -25,21 +25,6 @@ from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 from guardwrap.samplers.qrs import pilot_lengths
 
-__all__ = [
-    "ENOUGH",
-    "Alternative",
-    "alternative_of",
-    "attempts_before",
-    "cheapest",
-    "pilots_of",
-    "sampler_for",
-    "satisfied_in",
-    "tail_in",
-    "tells_cost",
-    "texts_of",
-    "worth_in",
-]
-
 ENOUGH = 200
 """Attempts per prompt after which a pilot without a text is evidence that texts are rare."""
 

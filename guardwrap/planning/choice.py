@@ -22,8 +22,6 @@ from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["chosen_source", "is_unchosen", "with_choice", "without_choice"]
-
 PROMPTS = 8
 """The most prompts of a call that are planned for. Of prompts that come one by one, it is the first."""
 

@@ -19,8 +19,6 @@ from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.telemetry import model_attributes, pilot_attributes, traced_by, work_span
 
-__all__ = ["Drawing", "PilotAttempts", "expected_attempts", "fewest_attempts"]
-
 FIRST, MOST = 8, 64
 """Attempts per prompt of the first stage of a pilot, and of all stages, unless few attempts pass."""
 

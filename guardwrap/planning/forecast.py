@@ -16,8 +16,6 @@ from guardwrap.planning.probability import enough_for, reached
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 
-__all__ = ["Forecast", "forecast_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Forecast:

@@ -12,8 +12,6 @@ from guardwrap.metrics.tails import too_heavy
 from guardwrap.outcomes import FEW, Estimate
 from guardwrap.samplers import Attempt
 
-__all__ = ["can_tell", "model_rate", "weights_of"]
-
 MARKOV = 0.025
 """The share of an unbiased estimate Ẑ that Z falls below with probability 0.025 at most, by Markov's inequality."""
 

@@ -27,8 +27,6 @@ from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.telemetry import model_attributes, traced_by, work_span
 
-__all__ = ["Study", "Way", "plan_of", "studied"]
-
 _PLANNED = ("rejection", "qrs")
 """Samplers whose cost can be estimated from a pilot."""
 

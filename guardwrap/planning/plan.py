@@ -16,8 +16,6 @@ from guardwrap.planning.forecast import Forecast, forecast_of
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 
-__all__ = ["Plan", "planned", "spent"]
-
 _LIMITS = {
     "max_attempts": "attempts",
     "max_tokens": "tokens",

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MOST", "SURE", "enough_for", "reached"]
-
 SURE = 0.99
 """Probability with which a suggested budget suffices."""
 

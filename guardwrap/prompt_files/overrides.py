@@ -20,8 +20,6 @@ from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import reading, short
 from guardwrap.errors import GuardwrapError, PromptError, is_count
 
-__all__ = ["OPTIONS", "ReadOwn", "constraint_of", "own_of"]
-
 OPTIONS = ("constraint", "constraints", "sampler", "budget", "seed")
 """Fields of a line that are options, and not data."""
 

@@ -15,8 +15,6 @@ from guardwrap.documents.inputs import is_text
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.prompt_files.overrides import ReadOwn
 
-__all__ = ["Item", "PromptSource", "lines", "prompt_source_of", "require_prompt"]
-
 
 @dataclass(frozen=True)
 class Item:

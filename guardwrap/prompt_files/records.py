@@ -9,8 +9,6 @@ from typing import Any
 
 from guardwrap.outcomes import Outcome
 
-__all__ = ["AGAIN", "CHECKSUM", "MADE", "checksum_of", "record_of", "to_bytes", "why_short"]
-
 AGAIN = "drawn_again"
 """Setting in a record: how often its prompt was retried."""
 

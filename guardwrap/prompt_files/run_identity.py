@@ -16,8 +16,6 @@ from guardwrap.environment.file_digests import source_digest
 from guardwrap.environment.package_data import CONFIG
 from guardwrap.proposals import Adapter
 
-__all__ = ["DIGESTS", "VERSIONS", "difference", "model_digest", "rule_digests", "run_digests", "versions"]
-
 DIGESTS, VERSIONS = "digests", "versions"
 """The settings in a record that no option shows."""
 

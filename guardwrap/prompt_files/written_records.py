@@ -21,8 +21,6 @@ from guardwrap.prompt_files.overrides import ReadOwn, constraint_of, own_of
 from guardwrap.prompt_files.records import AGAIN, CHECKSUM, MADE, checksum_of
 from guardwrap.prompt_files.run_identity import DIGESTS, rule_digests
 
-__all__ = ["Audit", "WrittenRecord", "audited", "is_unchanged", "is_written", "judged_again", "require_unchanged"]
-
 
 def is_written(data: Any) -> bool:
     """Return whether a value has the form of a record."""

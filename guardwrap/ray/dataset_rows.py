@@ -13,8 +13,6 @@ from guardwrap.errors import PromptError
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import MADE
 
-__all__ = ["PromptRow", "block_size", "id_in", "key_of", "numbered", "randomness_place", "row_digest"]
-
 MOST = 64
 """Maximum rows per block. The rows of a block are generated together, and are lost together if a worker dies."""
 

@@ -25,8 +25,6 @@ from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import Recipe, Worker
 from guardwrap.samplers.protocol import Sampler
 
-__all__ = ["TableWorker", "map_prompts", "save"]
-
 ROWS = 64
 """Number of rows that a worker processes together."""
 

@@ -11,8 +11,6 @@ from guardwrap.errors import PromptError
 from guardwrap.prompt_files.overrides import OPTIONS, ReadOwn
 from guardwrap.prompt_files.prompts import Item, require_prompt
 
-__all__ = ["fields_of", "parquet_items"]
-
 
 def parquet_items(path: str, read_own: ReadOwn) -> Iterator[Item]:
     """Yield the rows of a file, as ``PromptSource.items`` does for lines."""

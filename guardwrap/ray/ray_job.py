@@ -19,8 +19,6 @@ from guardwrap.ray.dataset_rows import PromptRow, block_size, key_of, numbered, 
 from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import LineWorker, Recipe
 
-__all__ = ["blocks", "left", "order_of", "require_same", "require_written", "run_job"]
-
 
 def order_of(rows: Iterable[PromptRow]) -> dict[int, int]:
     """Return the number of each row, by the key of its id. Reads all rows, so that an invalid one is reported first."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from guardwrap.errors import UsageError
 
-__all__ = ["connected", "library"]
-
 STORE = 256 * 2**20
 """Size of the object store of a Ray that guardwrap starts, in bytes. Ray spills further objects to disk."""
 

@@ -16,8 +16,6 @@ from guardwrap.errors import UsageError
 from guardwrap.prompt_files.records import AGAIN
 from guardwrap.ray.dataset_rows import key_of, row_digest
 
-__all__ = ["Done", "Folder", "first_other"]
-
 RESULTS, FAILED, RUN, PARTS, LOCK = "results.jsonl", "failed.jsonl", "run.json", "parts", ".lock"
 
 

@@ -15,8 +15,6 @@ from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
 from guardwrap.prompt_files.run_identity import DIGESTS, model_digest
 from guardwrap.ray.dataset_rows import PromptRow
 
-__all__ = ["LineWorker", "Recipe", "Worker"]
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -15,30 +15,6 @@ from pydantic import Discriminator, InstanceOf, PlainValidator
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Estimate
 
-__all__ = [
-    "Bar",
-    "Bars",
-    "Block",
-    "Cell",
-    "Chart",
-    "Cloud",
-    "Curve",
-    "CurvePoint",
-    "Curves",
-    "Heap",
-    "Level",
-    "Note",
-    "Page",
-    "Points",
-    "SampleText",
-    "Section",
-    "Spot",
-    "Spots",
-    "Table",
-    "Text",
-    "Texts",
-]
-
 
 def _cell(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float | Estimate | None):

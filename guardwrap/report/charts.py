@@ -15,8 +15,6 @@ from guardwrap.report.plain_words import in_line, in_words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["alt_of", "can_be_drawn", "chart_table", "edges_of", "methods_of", "png_of", "svg_of"]
-
 # Inches. One point of the slim drawing is about one pixel on a phone; of the broad one, 1.7 pixels on a screen.
 _WIDTHS = (("slim", 4.3), ("broad", 7.6))
 _MOST = 1e100  # larger numbers are treated as infinite

@@ -11,8 +11,6 @@ from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
 from guardwrap.report.plain_words import in_words
 
-__all__ = ["Answer", "Claim", "above", "below", "cheaper", "table_of", "worst"]
-
 Answer = Literal["holds", "does not hold", "undecided"]
 
 _SIGNS: dict[Answer, str] = {"holds": "✓", "does not hold": "✗", "undecided": "?"}

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Points, Spot, Spots
 
-__all__ = ["cost_against_distance", "minus_log"]
-
 
 def cost_against_distance(found: Mapping[str, Sequence[Spot]]) -> Points:
     """Return the chart of proposals by their cost and the distance of their texts to g.

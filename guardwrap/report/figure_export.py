@@ -14,19 +14,6 @@ from guardwrap.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "INK",
-    "LINES",
-    "MARKERS",
-    "as_png",
-    "as_svg",
-    "drawing",
-    "lay_out",
-    "new_figure",
-    "require_matplotlib",
-]
-
 # Okabe and Ito's colors for color-blind readers, as far as they are visible on white and on black; then others, which
 # differ by their markers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A63D2", "#A87900", "#00939E", "#7A8288")

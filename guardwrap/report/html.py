@@ -27,8 +27,6 @@ from guardwrap.report.charts import alt_of, can_be_drawn, chart_table, edges_of,
 from guardwrap.report.plain_words import in_line, in_words, visible
 from guardwrap.report.terms import Term, first_uses, used_in
 
-__all__ = ["html_report"]
-
 _SHORT = 24  # longest cell, in characters, that is kept on one line
 _LONG = 56  # a row's name of more characters is styled as a sentence
 

@@ -8,8 +8,6 @@ import unicodedata
 from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate
 
-__all__ = ["UNKNOWN", "in_line", "in_words", "visible"]
-
 UNKNOWN = "–"
 
 

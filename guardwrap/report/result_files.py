@@ -17,8 +17,6 @@ from guardwrap.errors import UsageError, first_line, nearest
 from guardwrap.outcomes import estimate_of, plain
 from guardwrap.report.blocks import Page
 
-__all__ = ["loads", "read_page", "text_of", "validated_as", "write_page"]
-
 _Kind = TypeVar("_Kind")
 
 _LONG = 40  # characters of a name in a message

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["TERMS", "Term", "first_uses", "used_in"]
-
 
 @dataclass(frozen=True)
 class Term:

@@ -9,8 +9,6 @@ from guardwrap.errors import UsageError, strict_arguments
 from guardwrap.outcomes import Draw, Estimate
 from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler
 
-__all__ = ["auto"]
-
 
 @strict_arguments
 def auto(*, target_tvd: float = NEAR) -> Sampler:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from guardwrap.samplers.protocol import Attempt, Sampler
 
-__all__ = ["collecting"]
-
 
 def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tuple[Sampler, list[list[Attempt]]]:
     """Return a sampler that records the attempts of each prompt, and the lists that it records them in.

@@ -12,8 +12,6 @@ from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
 from guardwrap.outcomes import APPROXIMATE, Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
-__all__ = ["imh"]
-
 
 class _Chain(NamedTuple):
     """The current state of a chain."""

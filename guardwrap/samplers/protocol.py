@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import Draw, Estimate
 
-__all__ = ["NEAR", "Attempt", "Goal", "Sampler", "Trace", "checked_weight", "finite_weight", "from_row", "to_row"]
-
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

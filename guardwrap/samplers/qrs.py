@@ -26,8 +26,6 @@ from guardwrap.metrics.weights import unseen_share
 from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
 from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler, Trace, checked_weight
 
-__all__ = ["PILOT", "pilot_lengths", "qrs"]
-
 PILOT = 100
 """The most attempts that satisfy the constraint in a pilot of the default length."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from guardwrap.outcomes import EXACT, Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler
 
-__all__ = ["rejection"]
-
 
 def _init() -> None:
     return None

@@ -21,8 +21,6 @@ from guardwrap.samplers.protocol import Sampler
 from guardwrap.samplers.qrs import qrs
 from guardwrap.samplers.rejection import rejection
 
-__all__ = ["read_sampler", "sampler_named", "sampler_names", "sampler_schema"]
-
 
 @cache
 def _samplers() -> dict[str, Sampler | Callable[..., Sampler]]:

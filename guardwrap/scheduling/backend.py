@@ -10,26 +10,6 @@ from weakref import WeakKeyDictionary
 
 from guardwrap.outcomes import Obstacle
 
-__all__ = [
-    "DEAD_END",
-    "AttemptState",
-    "Backend",
-    "Capabilities",
-    "Diagnosis",
-    "JudgementCache",
-    "Launch",
-    "Law",
-    "Lookahead",
-    "ReducedDistribution",
-    "Scorer",
-    "Streamed",
-    "TokenMask",
-    "TokenTwist",
-    "Watch",
-    "draw_all",
-    "grouped",
-]
-
 Ids = tuple[int, ...]
 
 DEAD_END = "a mask that left no token"

@@ -23,8 +23,6 @@ from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 from guardwrap.scheduling.scheduler import Scheduler
 
-__all__ = ["Batches", "OnBusy"]
-
 STILL_BUSY = 0.02
 """Seconds between two checks whether anything is still computed for callers that have left."""
 

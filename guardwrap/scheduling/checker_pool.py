@@ -23,8 +23,6 @@ from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.request_state import JudgedAttempt
 
-__all__ = ["CheckerPool"]
-
 SHORT = 0.05
 """A judgement that takes longer than this, in seconds, is followed by a pause of the same length, up to a limit."""
 

@@ -18,8 +18,6 @@ from guardwrap.errors import own_error
 from guardwrap.outcomes import Obstacle
 from guardwrap.scheduling.backend import Diagnosis
 
-__all__ = ["LONGEST", "LOOK", "Inquiry", "safely"]
-
 logger = logging.getLogger("guardwrap")
 
 LOOK = 256

@@ -20,8 +20,6 @@ from guardwrap.scheduling.backend import AttemptState, grouped
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.request_state import NO_CHECKS, JudgedAttempt, ModelChecks
 
-__all__ = ["Failures", "judge_attempts"]
-
 Within = Callable[[Request], AbstractContextManager[Any]]
 
 Failures = dict[Request, Exception]

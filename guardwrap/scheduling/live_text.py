@@ -23,8 +23,6 @@ from guardwrap.outcomes import Draw
 from guardwrap.scheduling.backend import Watch
 from guardwrap.scheduling.request import PassOn, Request
 
-__all__ = ["LiveText", "OnPiece", "passing", "why_whole"]
-
 OnPiece = Callable[[int, int, str], None]
 """Called with the number of a prompt, the index of one of its texts, and the next piece of that text."""
 

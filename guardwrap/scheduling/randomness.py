@@ -8,8 +8,6 @@ from decimal import Decimal
 
 import numpy as np
 
-__all__ = ["decision", "seed_for", "seed_of", "skipped", "uniforms"]
-
 _BLOCK = 64
 
 _SMALL = math.log(1e-18)

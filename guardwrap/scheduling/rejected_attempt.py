@@ -9,8 +9,6 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, Rejection, explain_draw
 from guardwrap.outcomes import Draw
 
-__all__ = ["OnRejected", "RejectedAttempt"]
-
 
 @dataclass(frozen=True, slots=True)
 class RejectedAttempt:

@@ -16,19 +16,6 @@ from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 
-__all__ = [
-    "DrawOf",
-    "FollowUp",
-    "OnEnd",
-    "OnOutcome",
-    "OnText",
-    "PassOn",
-    "Prepared",
-    "Request",
-    "SettledPrefix",
-    "Weigh",
-]
-
 
 class Prepared(Protocol):
     """A prompt after preparation by a pipeline."""

@@ -13,8 +13,6 @@ from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, MANY_CUT_OFF, NO_CALL, OTHER, Estimate, Outcome, Remedy, Report, Usage, heavy_tail
 from guardwrap.scheduling.request_state import RequestState
 
-__all__ = ["outcome_of", "with_earlier"]
-
 _PLACES = 20
 """The most places of violations that a report counts for one part of the constraint."""
 

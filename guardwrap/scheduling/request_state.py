@@ -25,8 +25,6 @@ from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skip_rounds import Rounds
 from guardwrap.scheduling.step_allowance import AllowedMask, StepAllowance, allowed_watch
 
-__all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
-
 logger = logging.getLogger("guardwrap")
 
 SKIPPED = "known before it was drawn"

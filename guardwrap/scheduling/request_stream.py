@@ -9,8 +9,6 @@ from guardwrap.errors import GuardwrapError, own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.request import Request
 
-__all__ = ["OrderedDelivery", "RequestStream", "Served"]
-
 
 @dataclass(frozen=True, slots=True)
 class Served:

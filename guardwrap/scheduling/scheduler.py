@@ -22,8 +22,6 @@ from guardwrap.scheduling.request_outcome import outcome_of, with_earlier
 from guardwrap.scheduling.request_state import JudgedAttempt, RequestState
 from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 
-__all__ = ["WINDOW", "Scheduler"]
-
 logger = logging.getLogger("guardwrap")
 
 WINDOW = 4

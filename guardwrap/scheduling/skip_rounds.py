@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from guardwrap.scheduling.backend import Ids, ReducedDistribution
 
-__all__ = ["Rounds"]
-
 FIRST = 10_000
 """Attempts in a round while nothing is excluded; something is excluded only after all of them are rejected. Before
 that, reusing cached prefixes is cheaper: for a constraint that one attempt in 2 000 satisfies, a text took 20 computed

@@ -23,8 +23,6 @@ from guardwrap.scheduling.backend import TokenMask, Watch
 
 _Answer = TypeVar("_Answer")
 
-__all__ = ["AllowedMask", "StepAllowance", "allowed_watch"]
-
 EACH_STEP = 0.02
 """Seconds in every step: processor time, or wall-clock time while waiting for a thread."""
 

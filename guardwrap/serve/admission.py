@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 from guardwrap.serve.error_responses import ErrorResponse
 
-__all__ = ["Gate", "Shutdown", "closing"]
-
 
 def closing() -> ErrorResponse:
     """Return the error response of a server that is shutting down."""

@@ -16,8 +16,6 @@ from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.fields import flag
 from guardwrap.serve.request_policy import RequestPolicy
 
-__all__ = ["CACHE_MARKS", "INVALID_ARGUMENTS", "read_chat", "read_template_options", "read_tools"]
-
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 """Fields of messages and their parts that say what another server caches. They change no text."""
 

@@ -17,8 +17,6 @@ from guardwrap.errors import (
     nearest,
 )
 
-__all__ = ["ErrorResponse", "bad", "in_field", "no_model", "not_loaded", "refusal_of"]
-
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -12,8 +12,6 @@ from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
 from guardwrap.serve.error_responses import ErrorResponse, bad
 
-__all__ = ["NEUTRAL", "effective_fields", "flag", "known_fields", "number_field", "parsed", "require_known", "whole"]
-
 _BOTH = (
     "model", "n", "seed", "temperature", "top_p", "top_k", "max_tokens", "stop", "stream", "stream_options",
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",

@@ -20,17 +20,6 @@ from guardwrap.environment.opentelemetry_api import attached, context_with, remo
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.server_settings import ServerLimits
 
-__all__ = [
-    "REQUEST_ID",
-    "RequestContext",
-    "gone",
-    "read_body",
-    "request_id_of",
-    "require_json",
-    "require_key",
-    "unread",
-]
-
 REQUEST_ID = "x-request-id"
 """The header with the id of a request."""
 

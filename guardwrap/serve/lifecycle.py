@@ -20,8 +20,6 @@ from fastapi import FastAPI
 from guardwrap.errors import UsageError
 from guardwrap.serve.routes import Service
 
-__all__ = ["RequestLog", "listen", "run_server", "url_of"]
-
 _MORE_CONNECTIONS = 256
 """Connections beyond those of admitted requests: idle ones, and those that get a 429 response."""
 

@@ -37,8 +37,6 @@ from guardwrap.serve.request_policy import (
 from guardwrap.serve.structured_output import Structure, structured
 from guardwrap.serve.time_limited import TimeLimited
 
-__all__ = ["ANYTHING", "ParsedRequest", "has_token_ids", "parse_request", "parsed_without_model", "texts_of_ids"]
-
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
 

@@ -16,8 +16,6 @@ from guardwrap.outcomes import Draw, Outcome, Remedy, Report, report_blame
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
-__all__ = ["WAITING", "Reply", "event", "report_json", "require_complete"]
-
 WAITING = b": waiting\n\n"
 """A comment in the stream of server-sent events, so that proxies keep the connection open."""
 

@@ -26,19 +26,6 @@ from guardwrap.serve.responses_reply import ResponsesReply
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = [
-    "TICK",
-    "Accepted",
-    "AnyReply",
-    "Gone",
-    "LivePiece",
-    "Stream",
-    "as_json",
-    "served",
-    "streamed",
-    "unless_over",
-]
-
 _Result = TypeVar("_Result")
 
 AnyReply = Reply | ResponsesReply

@@ -36,18 +36,6 @@ from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import RequestLimits
 
-__all__ = [
-    "RequestPolicy",
-    "budget_of",
-    "constraints_of",
-    "drawn_from",
-    "fallback_of",
-    "field_values",
-    "repair_of",
-    "require_mapping",
-    "sampler_of",
-]
-
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text

@@ -10,8 +10,6 @@ from guardwrap.errors import nearest
 from guardwrap.serve.chat_messages import CACHE_MARKS
 from guardwrap.serve.error_responses import bad
 
-__all__ = ["object_of", "read_items"]
-
 _DIRECT: Mapping[str, tuple[Any, ...]] = {"async": (False,), "caller": ({"type": "direct"},)}
 """Fields of calls, and the values that have no effect. Others are of programs, which call tools on another server."""
 

@@ -17,8 +17,6 @@ from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import report_json
 
-__all__ = ["ResponsesReply"]
-
 
 @dataclass(eq=False)
 class ResponsesReply:

@@ -14,8 +14,6 @@ from guardwrap.serve.parsed_request import ParsedRequest, parse_request
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.responses_input import object_of, read_items
 
-__all__ = ["parse_responses"]
-
 _TRANSLATED = ("input", "instructions", "max_output_tokens", "text", "reasoning", "include")
 _OF_CHATS = {
     "messages": "input",

@@ -38,8 +38,6 @@ from guardwrap.serve.server_settings import ServerSettings, read_keys
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["Service", "create_app"]
-
 log = logging.getLogger("guardwrap.serve")
 
 GONE = 499

@@ -9,8 +9,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from guardwrap.outcomes import SAMPLER, Outcome
 
-__all__ = ["OTHER_RULES", "ServerMetrics", "WatchedModel"]
-
 OTHER_RULES = "other"
 """The label ``rule`` of rules that requests bring: clients choose their names, which would have no limit."""
 

@@ -20,18 +20,6 @@ from guardwrap.documents.yaml_nodes import read_text, reading
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.task_settings import beside, known_as
 
-__all__ = [
-    "Keys",
-    "ModelFields",
-    "ModelSettings",
-    "RequestLimits",
-    "ServerLimits",
-    "ServerSettings",
-    "read_keys",
-    "read_named",
-    "read_server_settings",
-]
-
 
 class _Strict(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)

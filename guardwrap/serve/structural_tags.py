@@ -16,8 +16,6 @@ from guardwrap.constraints.text_parts import Part
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.serve.error_responses import bad
 
-__all__ = ["structural_tags"]
-
 _MOST = 64
 """Maximum number of tags, and of triggers."""
 

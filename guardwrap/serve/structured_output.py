@@ -18,8 +18,6 @@ from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import RequestLimits
 from guardwrap.serve.structural_tags import structural_tags
 
-__all__ = ["Structure", "structured"]
-
 Structure = JSONSchema | Regex | Grammar | All
 _MEANINGS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _GUIDED = ("json", "regex", "choice", "grammar")

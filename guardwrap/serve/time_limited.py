@@ -15,8 +15,6 @@ from guardwrap.environment.threads import in_thread
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
-__all__ = ["TimeLimited"]
-
 _Answer = TypeVar("_Answer")
 
 LEFT_BEHIND = 8

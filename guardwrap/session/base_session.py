@@ -36,8 +36,6 @@ from guardwrap.session.fallback import Fallback, or_from_file, require_accepted
 from guardwrap.session.job import Job, RequestOptions
 from guardwrap.session.repair import Missing, Repair, read_on_exhausted
 
-__all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
-
 logger = logging.getLogger("guardwrap")
 
 _UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from guardwrap.scheduling.batch import OnBusy
 
-__all__ = ["CallThreads"]
-
 Made = TypeVar("Made")
 
 PLANS = 4

@@ -17,8 +17,6 @@ from guardwrap.session.fallback import completed, raise_if_short
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["Delivery"]
-
 
 @dataclass(frozen=True)
 class Delivery:

@@ -35,8 +35,6 @@ from guardwrap.session.repair import read_on_exhausted
 from guardwrap.session.telemetry import traced_by
 from guardwrap.session.twisting import Spent
 
-__all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
-
 _SEEDS = (
     "the same seed may give other texts: the server does not promise to repeat them (if it does, pass "
     "Endpoint(repeats_seeds=True))"

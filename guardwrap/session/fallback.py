@@ -21,16 +21,6 @@ from guardwrap.errors import (
 from guardwrap.outcomes import Outcome, withheld
 from guardwrap.session.plain_texts import plain_draw
 
-__all__ = [
-    "Fallback",
-    "OnExhausted",
-    "completed",
-    "or_from_file",
-    "raise_if_short",
-    "require_accepted",
-    "require_on_exhausted",
-]
-
 _WORDS = ("raise", "none")
 
 

@@ -43,8 +43,6 @@ from guardwrap.session.repair import Repair
 from guardwrap.session.telemetry import CallSpan, traced_by, work_span
 from guardwrap.session.twisting import PROMPTS, Learned, Spent, Twists
 
-__all__ = ["Job", "RequestOptions", "backend_for"]
-
 
 @dataclass(frozen=True)
 class RequestOptions:

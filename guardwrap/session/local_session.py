@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from guardwrap.adapters.card import Figures
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["LocalSession"]
-
 logger = logging.getLogger("guardwrap")
 
 TWISTS = 8

@@ -20,8 +20,6 @@ from guardwrap.scheduling.request import PassOn, Request
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 
-__all__ = ["PipelineLike", "as_pipeline", "streaming"]
-
 
 class PipelineLike:
     """The attributes of a pipeline, for the wrapper."""

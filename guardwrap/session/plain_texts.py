@@ -13,8 +13,6 @@ from guardwrap.outcomes import Draw
 if TYPE_CHECKING:
     from guardwrap.session.base_session import BaseSession
 
-__all__ = ["explained", "plain_draw"]
-
 
 def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "", kind: type[Draw] = Draw) -> Draw:
     """Return a text as a finished draw: the whole answer of a message, without reasoning and calls."""

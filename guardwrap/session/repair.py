@@ -16,8 +16,6 @@ from guardwrap.outcomes import Draw
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 from guardwrap.session.fallback import Fallback, OnExhausted, require_on_exhausted
 
-__all__ = ["Missing", "Repair", "read_on_exhausted"]
-
 _NO_CHAT = (
     "Repair() continues a chat (a list of messages), and this prompt is none: pass a chat, or "
     "Repair(message=function), whose function takes the prompt and the rejected attempt and returns another prompt"

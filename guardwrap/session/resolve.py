@@ -20,8 +20,6 @@ from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Proposal", "adapter_of", "proposal_of"]
-
 
 @dataclass(frozen=True)
 class Proposal:

@@ -31,8 +31,6 @@ from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
 from guardwrap.messages.answer_message import finish_reason, shown_texts
 from guardwrap.outcomes import SAMPLER, Outcome
 
-__all__ = ["CallSpan", "call_span", "model_attributes", "pilot_attributes", "traced_by", "work_span"]
-
 _Item = TypeVar("_Item")
 
 _REQUEST = {

@@ -34,8 +34,6 @@ from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twis
 if TYPE_CHECKING:
     from guardwrap.adapters.fingerprints import Fingerprint
 
-__all__ = ["MASKED_INSTEAD", "PROMPTS", "Learned", "Spent", "TwistedConstraint", "Twists"]
-
 PROMPTS = 4
 """The most prompts of a call whose attempts are learned from."""
 

@@ -25,8 +25,6 @@ from guardwrap.training import shards
 from guardwrap.training.samples import Floats, Sample, systematic
 from guardwrap.training.task import Task
 
-__all__ = ["Begun", "branches", "pivots", "reserved"]
-
 _LEAST_SHARE = 0.05
 """Least share of g with a pivot in the text."""
 

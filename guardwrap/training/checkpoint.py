@@ -18,8 +18,6 @@ from safetensors.torch import load, save
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import first_line
 
-__all__ = ["newest", "write"]
-
 logger = logging.getLogger("guardwrap")
 
 _KEPT = 2  # the newest and the previous one

@@ -17,8 +17,6 @@ from guardwrap.training.rounds import BASE
 from guardwrap.training.samples import Floats
 from guardwrap.training.task import Task
 
-__all__ = ["Gold"]
-
 
 @dataclass(frozen=True)
 class Gold:

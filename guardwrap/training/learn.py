@@ -17,8 +17,6 @@ from guardwrap.training.policy import Policy
 from guardwrap.training.samples import Floats, Sample, systematic
 from guardwrap.training.task import Task
 
-__all__ = ["adam", "chosen", "require_number", "spread", "update"]
-
 
 @torch.enable_grad()  # the caller may have disabled gradients
 def update(

@@ -17,8 +17,6 @@ from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain
 
-__all__ = ["Follow", "Meter", "Row", "Stage", "learned", "summarise", "warnings_of", "write_curve"]
-
 logger = logging.getLogger("guardwrap")
 
 _ENOUGH = 20

@@ -20,8 +20,6 @@ from guardwrap.training.task import Task
 from guardwrap.training.training_settings import TrainingSettings
 from guardwrap.training.training_state import State
 
-__all__ = ["REMEMBERED", "Mixture"]
-
 logger = logging.getLogger("guardwrap")
 
 REMEMBERED = 3

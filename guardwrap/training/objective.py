@@ -17,8 +17,6 @@ import torch
 
 from guardwrap.backends.sequence_scores import of_tokens
 
-__all__ = ["cross_entropy_by_token"]
-
 
 def cross_entropy_by_token(
     policy: torch.Tensor, base: torch.Tensor, tokens: Sequence[int], decided: int

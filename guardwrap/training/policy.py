@@ -16,8 +16,6 @@ from guardwrap.backends.refill.mode_selection import as_tried
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.errors import AdapterMismatch, UsageError
 
-__all__ = ["Policy", "read_start"]
-
 Numbers = Mapping[str, torch.Tensor]
 
 

@@ -18,8 +18,6 @@ from guardwrap.training.learning_curve import Meter
 from guardwrap.training.samples import Sample
 from guardwrap.training.task import Task
 
-__all__ = ["Drawn", "draw_round"]
-
 CHUNK = 1000
 """Attempts per chunk, over all prompts."""
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from guardwrap.training.training_settings import TrainingSettings
 
-__all__ = ["BASE", "BRANCHES", "POLICY", "Round", "continued", "rounds"]
-
 BASE, BRANCHES, POLICY = "base", "branches", "policy"
 
 _GROWTH = 1.5

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Buffer", "Sample", "systematic"]
-
 Floats = NDArray[np.float64]
 
 _HELD_OUT = 5  # one of this many samples is held out

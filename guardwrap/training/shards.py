@@ -16,8 +16,6 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
 
-__all__ = ["device", "groups", "is_main", "latest", "mapped", "mine", "summed", "wait"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

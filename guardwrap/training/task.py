@@ -27,8 +27,6 @@ from guardwrap.session.job import backend_for
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
 
-__all__ = ["Task"]
-
 
 @dataclass
 class Task:

@@ -44,8 +44,6 @@ from guardwrap.training.trainer import Trainer
 from guardwrap.training.training_report import Result, Trained, Training, training_charts
 from guardwrap.training.training_settings import TrainingSettings
 
-__all__ = ["Trained", "train"]
-
 logger = logging.getLogger("guardwrap")
 
 _INTERRUPTED = "interrupted: nothing was measured"

@@ -36,8 +36,6 @@ from guardwrap.training.task import Task
 from guardwrap.training.training_settings import TrainingSettings
 from guardwrap.training.training_state import Fit, State, placed_under, read_state, state_to_json, under
 
-__all__ = ["Trainer"]
-
 logger = logging.getLogger("guardwrap")
 
 WARM_UP = 20

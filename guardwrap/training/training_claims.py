@@ -12,8 +12,6 @@ from guardwrap.report.claims import Answer, Claim, above, cheaper
 from guardwrap.report.diagonal import minus_log
 from guardwrap.training.training_settings import TrainingSettings
 
-__all__ = ["claims_of_training", "on_draws_of_g"]
-
 _UNKNOWN = Estimate(math.nan, -math.inf, math.inf)
 
 

@@ -34,8 +34,6 @@ from guardwrap.training.learning_curve import Row, learned
 from guardwrap.training.training_claims import claims_of_training, on_draws_of_g
 from guardwrap.training.training_settings import TrainingSettings
 
-__all__ = ["Result", "Trained", "Training", "pages_of", "read_training", "training_charts"]
-
 _WARNING = "warning: "
 _SHOWN = 3  # most warnings of rounds shown per training
 

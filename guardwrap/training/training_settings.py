@@ -12,8 +12,6 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.proposals import Prompt
 from guardwrap.task_settings import TaskSettings, beside, read_task_settings
 
-__all__ = ["Settings", "TrainingSettings", "read_settings"]
-
 
 class TrainingSettings(TaskSettings):
     """Model, constraint, method and budget of a training.

@@ -13,8 +13,6 @@ from guardwrap.training.learning_curve import Row
 from guardwrap.training.rounds import Round
 from guardwrap.training.samples import Buffer, Sample
 
-__all__ = ["Fit", "State", "placed_under", "read_state", "state_to_json", "under"]
-
 Tensors = dict[str, torch.Tensor]
 
 

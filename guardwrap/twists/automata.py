@@ -14,8 +14,6 @@ from scipy.sparse.csgraph import breadth_first_order
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["MOST_STATES", "Automaton", "Progress", "TooManyStates", "build", "minimized", "product"]
-
 MOST_STATES = 20_000
 """The most states of an automaton."""
 

@@ -12,8 +12,6 @@ import regex
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["CharacterClasses", "Kind"]
-
 Kind = tuple[bool, ...]
 """Whether a character belongs to each class."""
 

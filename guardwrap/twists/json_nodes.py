@@ -11,8 +11,6 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.twists.automata import TooManyStates
 from guardwrap.twists.pattern_programs import Unsupported
 
-__all__ = ["JSONNode", "JSONNodeReader"]
-
 MOST_NODES, MOST_DEPTH, FREE_DEPTH = 400, 8, 2
 """The most nodes and levels of a schema, and the most levels of values that a schema leaves free."""
 

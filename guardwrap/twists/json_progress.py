@@ -16,8 +16,6 @@ from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.twists.automata import Progress
 from guardwrap.twists.json_nodes import JSONNode, JSONNodeReader
 
-__all__ = ["json_progress"]
-
 _TRACKED, _OPTIONAL = 6, 5
 """The most required keys of an object that are kept apart, and the most keys of which also the others are."""
 

@@ -17,8 +17,6 @@ from guardwrap.constraints.layout.edges import Edges
 from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
 from guardwrap.twists.pattern_progress import CountedMatch
 
-__all__ = ["TextPattern", "counted_program", "patterns_of", "sentence_program"]
-
 _SPACE = r"[\s\x1c-\x1f]*"
 """White space as ``str.strip`` removes it."""
 

@@ -15,8 +15,6 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.twists.automata import TooManyStates
 from guardwrap.twists.character_classes import CharacterClasses, Kind
 
-__all__ = ["Consume", "End", "Fork", "Match", "Program", "Thread", "Unsupported", "program_of"]
-
 MOST_STEPS, MOST_CLASSES = 5_000, 200
 """The most steps of a program, after repeats are expanded, and the most classes of characters."""
 

@@ -10,8 +10,6 @@ from guardwrap.twists.automata import Progress
 from guardwrap.twists.character_classes import Kind
 from guardwrap.twists.pattern_programs import Consume, End, Match, Program, Thread
 
-__all__ = ["CountedMatch", "count_progress", "match_progress"]
-
 _KEPT = 1000
 """How many results are remembered: those of the few kinds of neighbors that one state has."""
 

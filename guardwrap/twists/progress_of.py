@@ -28,8 +28,6 @@ from guardwrap.twists.pattern_progress import CountedMatch, count_progress, matc
 from guardwrap.twists.split_progress import split_progress
 from guardwrap.twists.word_progress import word_progress
 
-__all__ = ["automaton_of"]
-
 BUILD_SECONDS = 2.0
 """The most CPU seconds for an automaton. Constraints may come from anyone."""
 

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from guardwrap.twists.state_values import Values
 from guardwrap.twists.twist import Twist
 
-__all__ = ["Recited"]
-
 _NEVER = -1e3
 """The factor of other tokens than the text's, in nats."""
 

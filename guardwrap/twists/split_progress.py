@@ -8,8 +8,6 @@ from guardwrap.constraints.kinds.count_limits import is_between
 from guardwrap.constraints.layout.split import Split
 from guardwrap.twists.automata import Progress
 
-__all__ = ["split_progress"]
-
 
 class _State(NamedTuple):
     """The place in a text with separators."""

@@ -16,8 +16,6 @@ from scipy.sparse import csr_array, diags_array, vstack
 
 from guardwrap.twists.automata import Automaton
 
-__all__ = ["LOG_DEAD", "SoftCounts", "log_values"]
-
 HOPE = 0.5
 """The value of a state that no attempt has reached: high, so that the next round looks."""
 

@@ -21,8 +21,6 @@ from scipy.optimize import minimize
 
 from guardwrap.twists.token_embeddings import TokenEmbeddings, Vector
 
-__all__ = ["LIKELY", "MOST_TILT", "Step", "StepRecords", "TiltData", "capped_shares", "step_of"]
-
 LIKELY = 0.1
 """The value of a state from which success is likely: tokens are tilted in states with less."""
 

@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["TokenEmbeddings"]
-
 _ROWS = 16_384
 """The tokens of one product. Weights in half precision are converted piece by piece."""
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.twists.automata import Automaton
 
-__all__ = ["TokenStates"]
-
 _KEPT = 8_000_000
 """The most successors that are kept, 32 MB: those of 160 states with a vocabulary of 50 000 tokens."""
 

@@ -16,8 +16,6 @@ from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values
 from guardwrap.twists.tilt import LIKELY, StepRecords, step_of
 from guardwrap.twists.token_states import TokenStates
 
-__all__ = ["ANY_END", "LEAST_SHARE", "MUST_END", "Defaults", "Twist", "defaults_for"]
-
 _LOG_LIKELY = float(np.log(LIKELY))
 
 FLOOR = -12.0

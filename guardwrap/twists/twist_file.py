@@ -25,8 +25,6 @@ from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import SoftCounts, Values
 from guardwrap.twists.tilt import MOST_TILT
 
-__all__ = ["TwistHeader", "automaton_digest", "read_twist", "write_twist"]
-
 MOST_BYTES = 100_000_000
 """The largest file that is read."""
 

@@ -12,8 +12,6 @@ from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.kinds.word_patterns import pieces_of_phrase
 from guardwrap.twists.automata import Progress
 
-__all__ = ["word_progress"]
-
 
 def word_progress(constraint: Keyword) -> Progress:
     """Return the automaton that counts the occurrences of words, whose counts do not depend on longer words."""

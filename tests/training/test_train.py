@@ -17,8 +17,9 @@ import torch
 
 from guardwrap import Budget, GuardedGenerator
 from guardwrap.adapters import Card, Figures
-from guardwrap.adapters.adapter_folder import CARD, WEIGHTS
+from guardwrap.adapters.adapter_folder import WEIGHTS
 from guardwrap.adapters.card import Figure
+from guardwrap.environment.package_data import CARD
 from guardwrap.metrics import pareto_k
 from guardwrap.outcomes import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world

@@ -9,8 +9,6 @@ from typing import Any
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import EndpointError
 
-__all__ = ["AnswerLimit", "count_of", "ids_of", "log_probabilities_of", "printable_line", "text_piece"]
-
 _PIECES, _CHARACTERS = 16, 1000
 """Maximum number of pieces and characters of a text per token. Servers send one piece per token; proxies may split
 them. Most tokens have at most a dozen characters, very few over a hundred."""

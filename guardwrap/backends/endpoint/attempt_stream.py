@@ -20,8 +20,6 @@ from guardwrap.errors import EndpointError
 if TYPE_CHECKING:
     from openai import AsyncStream
 
-__all__ = ["AttemptRestarted", "Ended", "Event", "Piece", "stream_attempt"]
-
 _STATUS = {"stop": "finished", "tool_calls": "finished", "length": "cut"}
 
 _UNREAD = (

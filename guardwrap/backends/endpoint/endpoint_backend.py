@@ -25,8 +25,6 @@ from guardwrap.scheduling.backend import (
 )
 from guardwrap.scheduling.randomness import seed_of
 
-__all__ = ["EndpointBackend"]
-
 _PATIENCE = 0.05
 """Seconds that a step waits for a piece of text, so that joining, leaving and deadlines never wait for a server."""
 

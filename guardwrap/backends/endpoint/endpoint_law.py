@@ -10,8 +10,6 @@ from typing import Any, Literal
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.errors import UsageError, is_number, nearest, require_whole
 
-__all__ = ["EndpointLaw", "EndpointSettings", "read_endpoint_settings", "require_weighable_endpoint"]
-
 _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": "stop_strings"}
 _EXTRA = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
 _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}

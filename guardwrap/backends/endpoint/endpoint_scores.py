@@ -17,8 +17,6 @@ from guardwrap.errors import EndpointError
 from guardwrap.outcomes import Draw
 from guardwrap.samplers.protocol import finite_weight
 
-__all__ = ["NO_IDS", "NO_LOGPROBS", "EndpointWeigher"]
-
 NO_IDS = (
     "{} does not return token ids (return_token_ids), so its texts cannot be weighed; pass sampler='rejection', or use "
     "vLLM"

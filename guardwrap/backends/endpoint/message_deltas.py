@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from guardwrap.backends.endpoint.answers import text_piece
 from guardwrap.errors import EndpointError
 
-__all__ = ["Delta", "DeltaReader", "delta_line", "deltas_in", "reasoning_in"]
-
 _ORDER = "{} mixes the pieces of its tool calls, so they cannot be judged while they arrive; leave tools= out"
 _NO_NAME = "{} sends a tool call without its name, or in pieces that change it; check the server's tool-call parser"
 

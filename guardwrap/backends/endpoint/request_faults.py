@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
     from guardwrap.backends.endpoint.server import Endpoint, Line
 
-__all__ = ["Broken", "Fault", "request_fault", "retried", "waiting"]
-
 logger = logging.getLogger("guardwrap")
 
 _T = TypeVar("_T")

@@ -16,8 +16,6 @@ from guardwrap.errors import UsageError, strict_arguments
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["Endpoint", "Line", "line_to"]
-
 _CLOSING = 0.01
 """Seconds to wait for sockets to close, which the loop does some time after they are asked to."""
 

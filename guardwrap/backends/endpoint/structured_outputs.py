@@ -15,8 +15,6 @@ from guardwrap.constraints.text_parts import in_json
 from guardwrap.constraints.views import message_part
 from guardwrap.errors import UsageError
 
-__all__ = ["masking"]
-
 # Only syntax that has the same meaning in all regular expression engines: letters, escaped punctuation, classes of
 # these, groups, alternatives and greedy repetitions. Not `.`, `\d`, `\w` and `\s`, which some engines limit to ASCII,
 # or to a line.

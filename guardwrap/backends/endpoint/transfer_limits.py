@@ -12,8 +12,6 @@ from guardwrap.errors import EndpointError
 if TYPE_CHECKING:
     from guardwrap.backends.endpoint.server import Endpoint
 
-__all__ = ["CONNECT", "http_client", "patience"]
-
 CONNECT = 10.0
 """Maximum time in seconds to connect."""
 

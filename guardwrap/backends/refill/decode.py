@@ -15,8 +15,6 @@ from guardwrap.backends.ruled_out import diagnosed
 from guardwrap.backends.token_sampling import begun, candidates_of, draw_tokens, walk_known
 from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
 
-__all__ = ["RefillBackend", "prefix_of"]
-
 
 class RefillBackend:
     """Draws attempts concurrently.

@@ -16,7 +16,6 @@ from guardwrap.backends.attention_kernels import look_for_compiled
 from guardwrap.backends.float32 import HALF, in_float32
 from guardwrap.backends.length_thresholds import length_threshold, note_cache, one_pass_length
 from guardwrap.backends.refill.row_states import (
-    Ids,
     Plain,
     Rows,
     Wave,
@@ -33,8 +32,7 @@ from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.environment.transformers_internals import CACHE_NAMES, without_stop_strings
 from guardwrap.errors import ModelError
-
-__all__ = ["SLOWER", "as_tried", "select_rows", "slower_because"]
+from guardwrap.scheduling.backend import Ids
 
 logger = logging.getLogger("guardwrap")
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from guardwrap.backends.refill.row_states import Ids, fresh_cache, run_model
+from guardwrap.backends.refill.row_states import fresh_cache, run_model
 from guardwrap.backends.refill.slot_layers import has_states
-
-__all__ = ["Pages", "Prefix", "Recent", "computed_prompt"]
+from guardwrap.scheduling.backend import Ids
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,20 +21,6 @@ from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import CACHE_NAMES, uncompiled
 from guardwrap.scheduling.backend import Ids
 
-__all__ = [
-    "Ids",
-    "Plain",
-    "Rows",
-    "Wave",
-    "fresh_cache",
-    "in_one_pass",
-    "run_model",
-    "run_next",
-    "run_text",
-    "scores_of_text",
-    "taken_by",
-]
-
 
 class Rows(Protocol):
     """The rows of a batch, numbered from 0."""

@@ -16,9 +16,8 @@ from transformers import DynamicCache
 
 from guardwrap.backends.length_thresholds import length_threshold
 from guardwrap.backends.refill.prompt_tree import Prefix, Recent, computed_prompt
-from guardwrap.backends.refill.row_states import Ids, Plain, fresh_cache, run_next, run_text
-
-__all__ = ["Separate", "SeparatePlain"]
+from guardwrap.backends.refill.row_states import Plain, fresh_cache, run_next, run_text
+from guardwrap.scheduling.backend import Ids
 
 
 class Separate:

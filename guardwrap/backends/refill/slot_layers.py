@@ -18,8 +18,6 @@ from guardwrap.environment.transformers_internals import (
     take_flags,
 )
 
-__all__ = ["Columns", "Index", "PromptIndex", "SlotLayer", "SlotStates", "has_states", "slot_layer"]
-
 
 class Columns:
     """The range of columns in use, ``first`` to ``end - 1``, shared by all layers.

@@ -10,12 +10,10 @@ import torch
 from transformers import Cache
 
 from guardwrap.backends.refill.prompt_tree import Pages, Prefix, Recent, computed_prompt
-from guardwrap.backends.refill.row_states import Ids, fresh_cache, run_model
+from guardwrap.backends.refill.row_states import fresh_cache, run_model
 from guardwrap.backends.refill.slot_layers import Columns, Index, PromptIndex, SlotLayer, SlotStates, slot_layer
 from guardwrap.environment.transformers_internals import LinearAttentionLayer
-
-__all__ = ["Slots"]
-
+from guardwrap.scheduling.backend import Ids
 
 LEAST, MOST = 256, 4096
 """Minimum and maximum number of tokens whose states are kept, whatever their size."""

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from guardwrap.backends.length_thresholds import length_threshold
-from guardwrap.backends.refill.row_states import Ids, Rows
+from guardwrap.backends.refill.row_states import Rows
 from guardwrap.backends.refill.separate_rows import Separate
-
-__all__ = ["ThresholdRows", "rows_of"]
+from guardwrap.scheduling.backend import Ids
 
 
 def rows_of(kind: type[Rows], model: Any) -> Rows:

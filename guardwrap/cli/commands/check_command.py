@@ -39,8 +39,6 @@ from guardwrap.messages.written_message import written_message
 from guardwrap.outcomes import Draw
 from guardwrap.prompt_files.written_records import Audit, WrittenRecord, audited
 
-__all__ = ["CheckedText", "check", "check_texts"]
-
 UNEXPECTED, INVALID = 1, 2
 """Exit codes."""
 

@@ -12,8 +12,6 @@ from guardwrap.cli.shared import Model, Verbose, load_generator, show
 from guardwrap.constraints import Constraint, JSONSchema, Keyword, Regex
 from guardwrap.proposals import Prompt
 
-__all__ = ["demo"]
-
 
 @dataclass(frozen=True)
 class Scene:

@@ -14,8 +14,6 @@ import typer
 from guardwrap.cli.shared import Verbose, load_generator
 from guardwrap.errors import GuardwrapError
 
-__all__ = ["EXTRAS", "NEWEST", "OLDEST", "doctor"]
-
 OLDEST, NEWEST = "5.15.1", "5.24.0"
 """Oldest and newest tested releases of transformers: the lower bound in pyproject.toml, and the version in the lock."""
 

@@ -33,8 +33,6 @@ from guardwrap.report.figure_export import require_matplotlib
 if TYPE_CHECKING:
     from guardwrap.evaluation.recording import Tick
 
-__all__ = ["run_evaluation"]
-
 _SHOWN = ("acceptance_rate", "kl_gold_base", "kl_gold_guarded")
 
 

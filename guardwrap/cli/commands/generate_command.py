@@ -74,8 +74,6 @@ from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["generate"]
-
 
 def generate(
     prompts: Prompts = None,

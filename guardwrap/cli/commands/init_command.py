@@ -15,8 +15,6 @@ from guardwrap.constraints.files.constraint_file import TITLE, json_schema, pars
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError
 
-__all__ = ["editor_schema", "init"]
-
 SCHEMA = "guardwrap.schema.json"
 
 HEAD = f"""\

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
     from guardwrap.planning.plan import Plan
 
-__all__ = ["plan"]
-
 _SHOWN = 8
 """Maximum number of prompts in the pilot: first one of each constraint and budget, then the first ones of the input."""
 

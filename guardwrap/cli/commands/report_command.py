@@ -19,8 +19,6 @@ from guardwrap.report.result_files import read_page
 if TYPE_CHECKING:
     from guardwrap.training.training_report import Training
 
-__all__ = ["report"]
-
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", show_default=False, help="A folder of results.")],

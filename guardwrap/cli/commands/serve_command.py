@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
     from guardwrap.serve.server_settings import ModelSettings
 
-__all__ = ["serve"]
-
 
 _Keys = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")]
 

@@ -29,8 +29,6 @@ from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 if TYPE_CHECKING:
     from guardwrap.training import Row, Stage
 
-__all__ = ["run_training"]
-
 
 def run_training(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to train: a YAML file.")],

@@ -14,8 +14,6 @@ from guardwrap.errors import UsageError
 from guardwrap.prompt_files.run_identity import model_digest
 from guardwrap.prompt_files.written_records import audited
 
-__all__ = ["verify"]
-
 VIOLATED = 1
 """Exit code."""
 

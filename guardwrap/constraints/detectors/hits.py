@@ -17,8 +17,6 @@ from guardwrap.constraints.kinds.text_folding import AS_READ, last_piece
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["HitConstraint", "HitRule", "first_hit"]
-
 
 class HitRule(NamedTuple):
     """How one kind of hit is recognized, in text in which letters, digits, spaces and dashes are mostly ASCII."""

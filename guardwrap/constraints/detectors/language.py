@@ -13,11 +13,10 @@ import regex
 
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.views import View, read_view, sentences
+from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_number
-
-__all__ = ["Language"]
 
 _WRONG = 0.01
 """A text is surely not in these languages if together they have less than this probability."""

@@ -14,8 +14,6 @@ from guardwrap.constraints.detectors.hits import HitConstraint, HitRule
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
 
-__all__ = ["PersonalData"]
-
 PersonalKind = Literal["email", "phone", "card", "iban", "ip", "national_id"]
 PersonalCountry = Literal["br", "de", "es", "fr", "gb", "in", "it", "nl", "pl", "us"]
 

@@ -13,8 +13,6 @@ from guardwrap.constraints.detectors.hits import HitRule
 from guardwrap.constraints.kinds.text import luhn
 from guardwrap.documents.time_limits import check_deadline, matches
 
-__all__ = ["CARDS", "EMAIL", "IBAN", "IP", "national_id_rules", "phone_rule"]
-
 # Text in scripts without spaces, and particles of Korean, may touch a number; a Latin letter makes it part of a name.
 _BEGIN, _END = "(?<![A-Za-z0-9_])", "(?![A-Za-z0-9_])"
 _GAP = r"(?:[ \t]{1,2}+|[ \t]?+[.\-/_][ \t]?+)"

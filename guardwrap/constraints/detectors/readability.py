@@ -10,12 +10,11 @@ import regex
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.views import View, read_view, sentences
+from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_number
 from guardwrap.formatting import digits
-
-__all__ = ["Readability"]
 
 Formula = Literal["flesch", "flesch_kincaid", "lix"]
 FormulaLanguage = Literal["de", "en", "es", "fr", "it", "nl", "pt", "ru", "tr"]

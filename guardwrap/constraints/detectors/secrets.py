@@ -14,8 +14,6 @@ from guardwrap.constraints.detectors.hits import HitConstraint, HitRule
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import within
 
-__all__ = ["Secrets"]
-
 # The forms are those that the issuers document. Each has a prefix of its own, so a text about keys is no hit.
 _FORMS = {
     "AWS access key": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}",

@@ -9,8 +9,6 @@ import yaml
 from guardwrap.environment.package_data import content
 from guardwrap.errors import UnknownName
 
-__all__ = ["catalogue_descriptions", "catalogue_names", "catalogue_path"]
-
 
 def catalogue_names() -> list[str]:
     """Return the names of the ready-made constraint files."""

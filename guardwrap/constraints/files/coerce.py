@@ -18,8 +18,6 @@ from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.proposals import require_one
 
-__all__ = ["PerPromptOptions", "as_constraint_file", "catalogue"]
-
 
 @dataclass(frozen=True)
 class PerPromptOptions:

@@ -11,8 +11,6 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.documents.validation import validated
 
-__all__ = ["Whole", "read_constraint"]
-
 
 def _all_of(several: list[Constraint]) -> Constraint:
     return several[0] if len(several) == 1 else All(several)

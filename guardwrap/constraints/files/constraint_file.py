@@ -35,8 +35,6 @@ from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UsageError, nearest, quoted
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
-__all__ = ["ConstraintFile", "dump", "fallback_fault", "json_schema", "load", "load_part", "parse"]
-
 
 @dataclass(frozen=True)
 class ConstraintFile:

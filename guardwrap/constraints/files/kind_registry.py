@@ -38,8 +38,6 @@ from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.errors import ConstraintError
 
-__all__ = ["kinds"]
-
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
     "any": AnyOf,

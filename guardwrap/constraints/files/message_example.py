@@ -21,8 +21,6 @@ from pydantic import (
 from guardwrap.documents import lexical
 from guardwrap.documents.validation import validated
 
-__all__ = ["AnExample", "read_message"]
-
 
 class _Strict(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)

@@ -20,8 +20,6 @@ from guardwrap.documents.yaml_nodes import one_line, path_beside, reading_too, s
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import ConstraintError, SpecError, nearest
 
-__all__ = ["any_constraint"]
-
 
 class _InAFile(BaseModel):
     """The constraint of another file."""

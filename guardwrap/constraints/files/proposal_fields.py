@@ -17,17 +17,6 @@ from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt, Twisted
 
-__all__ = [
-    "NAMED",
-    "AProposal",
-    "AnAdapter",
-    "adapter_misfit",
-    "adapter_spelt",
-    "demands",
-    "proposal_spelt",
-    "trained_for_another",
-]
-
 MOST_PARTS = 16
 """The most parts of a constraint of which ``demands`` compares every run of neighbors with another constraint."""
 

@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from guardwrap.documents.validation import validated
 
-__all__ = ["MESSAGE", "REASONS", "ARepair", "read_repair", "repair_spelt"]
-
 REASONS = "{reasons}"
 """Where a message has the reasons for the rejection."""
 

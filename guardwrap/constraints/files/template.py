@@ -20,8 +20,6 @@ from guardwrap.documents.yaml_nodes import reading, short
 from guardwrap.errors import UsageError, is_number, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["ConstraintTemplate", "fill", "names_of_fields", "require_filled"]
-
 _Place = tuple[str | int, ...]
 
 _STRUCTURE = frozenset(

@@ -18,8 +18,6 @@ from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_lim
 from guardwrap.documents.yaml_nodes import path_beside, read_text
 from guardwrap.errors import CheckFailed, is_count
 
-__all__ = ["Grammar", "csv"]
-
 _Answer = TypeVar("_Answer")
 
 

@@ -17,8 +17,6 @@ from guardwrap.constraints.grammar.terminal_patterns import Literal, not_alone, 
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 
-__all__ = ["Exhausted", "Matcher"]
-
 # Limits on a grammar. The library cannot be interrupted while it compiles one, which takes up to 0.2 s within these
 # limits. Lark's grammar of Python has 391 definitions and brackets, and 198 repetitions.
 MAX_CHARACTERS = 20_000

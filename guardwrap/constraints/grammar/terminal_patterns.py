@@ -14,8 +14,6 @@ import regex
 
 from guardwrap.errors import ConstraintError
 
-__all__ = ["Literal", "not_alone", "require_unlike", "rewritten"]
-
 ANY = "/(?s:.)/"
 """Any character, as a part of a terminal."""
 

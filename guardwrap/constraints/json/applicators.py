@@ -15,8 +15,6 @@ from guardwrap.constraints.json.subschemas import Arrays, InPlace, Kind, Objects
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["LITERALS", "SATISFIED", "UNDECIDED", "VIOLATED", "Applicators", "Children"]
-
 VIOLATED, UNDECIDED, SATISFIED = (int(verdict) for verdict in Verdict)  # plain integers compare faster
 Verdicts = tuple[int, ...]
 LITERALS: dict[Kind, Any] = {"null": None, "true": True, "false": False}

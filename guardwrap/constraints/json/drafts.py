@@ -12,21 +12,6 @@ from typing import Any, NamedTuple
 
 from guardwrap.errors import ConstraintError
 
-__all__ = [
-    "DISCRIMINATOR",
-    "DRAFTS",
-    "DRAFT_2019",
-    "DRAFT_2020",
-    "UNDECLARED",
-    "UNSEEN",
-    "WHOLE",
-    "Draft",
-    "draft_of",
-    "modernize",
-    "names_of",
-    "subschemas",
-]
-
 WHOLE = "integer written without a fraction"
 """The type of integers in draft 4, which does not include 1.0."""
 UNSEEN = "contains does not evaluate"

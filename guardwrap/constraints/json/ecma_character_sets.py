@@ -11,19 +11,6 @@ import regex
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = [
-    "ANY",
-    "BOUNDARY",
-    "NONE",
-    "NOT_A_LINE_END",
-    "NO_BOUNDARY",
-    "TOKEN",
-    "Untranslatable",
-    "escape",
-    "escape_character",
-    "read_set",
-]
-
 _LAST = 0x10FFFF
 _Ranges = tuple[tuple[int, int], ...]
 

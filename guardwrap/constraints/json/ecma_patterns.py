@@ -29,8 +29,6 @@ from guardwrap.constraints.regex_analysis import compile_pattern
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, quoted
 
-__all__ = ["Expression", "compile_expression", "is_expression", "translate"]
-
 
 class Expression(str):
     """A regular expression as written in a schema."""

@@ -19,8 +19,6 @@ import regex
 from guardwrap.constraints.json.ecma_patterns import is_expression
 from guardwrap.documents.time_limits import check_deadline, within
 
-__all__ = ["FORMATS", "names_format"]
-
 _HEX = "[0-9A-Fa-f]"
 _PERCENT = f"%{_HEX}{{2}}"
 _UNRESERVED, _DELIMITERS = r"A-Za-z0-9\-._~", "!$&'()*+,;="

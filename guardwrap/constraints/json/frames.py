@@ -17,8 +17,6 @@ from guardwrap.constraints.json.subschemas import Objects, Subschema
 from guardwrap.constraints.places import NOT_JSON
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Dead", "Frame", "closed", "ended", "missing_keys", "named", "naming", "promised", "raised"]
-
 _NO_KEYS: HashTrieSet[str] = HashTrieSet()
 _NO_ITEMS: HashTrieSet[_CanonicalItem] = HashTrieSet()
 _NOTHING = Children((), (), (), ())

@@ -25,8 +25,6 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
 
-__all__ = ["ApplicatorCache", "JSONMonitor"]
-
 
 class ApplicatorCache:
     """The ``Applicators`` of a schema, created when they are first needed."""

@@ -33,8 +33,6 @@ from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_lin
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
 
-__all__ = ["JSONSchema"]
-
 
 def _in_files(kind: Any, check: Callable[[Any], Any] = lambda value: value) -> GetPydanticSchema:
     """Restrict the values that a field accepts in a constraint file; in Python it accepts more."""

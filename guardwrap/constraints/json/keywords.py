@@ -19,8 +19,6 @@ from guardwrap.constraints.json.ecma_patterns import Expression
 from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import check_deadline, within
 
-__all__ = ["VALIDATOR", "UnionError", "canonical", "fits"]
-
 _REFERENCES = ("$ref", "$dynamicRef")
 
 _Errors = Iterator[jsonschema.ValidationError]

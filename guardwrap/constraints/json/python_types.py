@@ -13,8 +13,6 @@ from pydantic_core import SchemaError, core_schema
 
 from guardwrap.errors import ConstraintError
 
-__all__ = ["is_type", "schema_of", "type_adapter_of"]
-
 
 def is_type(value: object) -> bool:
     """Whether a value is a type, such as a pydantic model, ``list[int]`` or an alias, or a TypeAdapter of one."""

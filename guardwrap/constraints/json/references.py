@@ -20,8 +20,6 @@ from guardwrap.constraints.json.drafts import DRAFT_2019, DRAFTS, UNDECLARED, Dr
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError
 
-__all__ = ["Known", "References", "SchemaPlace", "Scope", "meta_schemas", "pointer_keys"]
-
 HERE = "urn:guardwrap:schema"  # the URI of a schema without an $id
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 

@@ -11,8 +11,6 @@ from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.documents.lexical import Exact, is_whole
 from guardwrap.documents.time_limits import check_deadline, within
 
-__all__ = ["NumberRange", "Pattern", "Words", "limits_of"]
-
 
 class Words:
     """A set of allowed strings, with fast lookup by prefix."""

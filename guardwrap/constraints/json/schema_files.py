@@ -10,8 +10,6 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import NodeReader, compose, one_line, path_beside, read_text, short
 from guardwrap.errors import SpecError
 
-__all__ = ["read_schema_file"]
-
 
 def read_schema_file(name: str) -> Any:
     """Return the contents of a JSON (``.json``) or YAML file as plain JSON types."""

@@ -20,8 +20,6 @@ from guardwrap.constraints.kinds.text import Regex
 from guardwrap.constraints.text_parts import in_json
 from guardwrap.errors import quoted
 
-__all__ = ["bans_as_written", "further_keys", "misspelt", "open_objects", "unheeded"]
-
 _CLOSE = 0.8
 """The least similarity to a keyword. "propertys", "minlength", "format_" and "item" reach it, "name" does not."""
 _SAYS_NOTHING = {

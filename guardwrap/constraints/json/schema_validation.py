@@ -27,8 +27,6 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["Misfit", "misfit_of", "read_schema"]
-
 _MOST_ERRORS = 100
 """The most errors that are compared to report one: a long list may have an error for each item."""
 

@@ -19,8 +19,6 @@ from guardwrap.constraints.regex_analysis import extent
 from guardwrap.documents.lexical import Exact
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Arrays", "InPlace", "Objects", "Schema", "Strings", "Subschema"]
-
 Kind = str  # "object", "array", "string", "number", "true", "false" or "null"
 
 _KINDS = {"boolean": ("true", "false"), "integer": ("number",), WHOLE: ("number",)}

@@ -28,8 +28,6 @@ from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import NO_CALL, Draw
 
-__all__ = ["NO_CALLS", "ToolCalls"]
-
 
 def _in_python_only(value: Any) -> Any:
     if callable(value) or isinstance(value, type):

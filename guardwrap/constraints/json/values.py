@@ -10,8 +10,6 @@ from guardwrap.constraints.combinators import All
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.outcomes import Draw
 
-__all__ = ["parser_of"]
-
 
 def parser_of(constraint: Constraint) -> Callable[[Draw], Any] | None:
     """Return ``value_of`` of the only JSONSchema that attempts must satisfy; None if there is none, or several.

@@ -14,8 +14,6 @@ from guardwrap.constraints.views import View
 from guardwrap.documents.inputs import is_text
 from guardwrap.outcomes import Draw
 
-__all__ = ["Entails"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Entails(LabelConstraint):

@@ -24,8 +24,6 @@ from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
-__all__ = ["Judge", "JudgeUsage"]
-
 _KEPT = 10_000
 """The most answers that are kept."""
 

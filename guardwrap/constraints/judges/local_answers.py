@@ -14,8 +14,6 @@ from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.errors import ConstraintError, ModelError
 
-__all__ = ["LocalAnswers", "Piece", "pieces_of"]
-
 Piece = tuple[str, bool]
 """A piece of a question, and whether special tokens in it are meant as such; in judged texts they are not."""
 

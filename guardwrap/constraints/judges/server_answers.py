@@ -19,8 +19,6 @@ from guardwrap.documents.inputs import readable
 from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address
 from guardwrap.errors import ConstraintError, EndpointError, UsageError
 
-__all__ = ["PARALLEL", "NamedServer", "ServerAnswers", "is_server", "names_server"]
-
 PARALLEL = 8
 """The most requests at the same time."""
 

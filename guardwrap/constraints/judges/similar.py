@@ -27,8 +27,6 @@ from guardwrap.environment.model_loading import computing
 from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 
-__all__ = ["Similar"]
-
 _MOST_TEXTS = 1000
 
 

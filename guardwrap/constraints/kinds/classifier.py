@@ -33,17 +33,6 @@ from guardwrap.errors import (
 )
 from guardwrap.outcomes import Draw
 
-__all__ = [
-    "Classifier",
-    "LabelConstraint",
-    "ScoringConstraint",
-    "loaded",
-    "most_tokens",
-    "require_finite",
-    "require_short",
-    "weights_digest",
-]
-
 
 class ScoringConstraint(Constraint):
     """A constraint for which a model gives texts a number, to be compared with a threshold."""

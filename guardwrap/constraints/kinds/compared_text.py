@@ -12,8 +12,6 @@ from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.outcomes import Draw
 
-__all__ = ["ComparedConstraint"]
-
 
 class ComparedConstraint(TextConstraint):
     """A constraint that compares each text with its field ``compared``: a text or several, or None for the prompt."""

@@ -20,8 +20,6 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import Unsatisfiable, is_count, is_number
 
-__all__ = ["Count"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Count(TextConstraint):

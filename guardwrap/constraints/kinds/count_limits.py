@@ -5,8 +5,6 @@ from __future__ import annotations
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.formatting import digits
 
-__all__ = ["is_between", "limits_in_words", "number_in_words", "verdict_on_count"]
-
 
 def is_between(number: float, least: float | None, most: float | None) -> bool:
     """Whether a number is between two limits; None is no limit."""

@@ -9,22 +9,9 @@ from typing import Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.kinds.word_lists import LISTED, listed_words
-from guardwrap.constraints.views import sentences
+from guardwrap.constraints.sentence_ends import sentences
 from guardwrap.constraints.words import WORD
 from guardwrap.documents.time_limits import check_deadline, matches
-
-__all__ = [
-    "AFTER_ENDS",
-    "COUNTED_ENDS",
-    "Item",
-    "found_items",
-    "is_palindrome",
-    "is_run",
-    "item_pattern",
-    "plain_word",
-    "settled_items",
-    "total",
-]
 
 Item = Literal[
     "letters",

@@ -21,8 +21,6 @@ from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 
-__all__ = ["Python", "constraint", "runs_code"]
-
 
 def _require_allowed(function: Any, info: ValidationInfo) -> Any:
     """Reject a function in a file, at any depth, unless the caller passed ``allow_code=True``."""

@@ -30,9 +30,6 @@ from guardwrap.documents.time_limits import matches
 from guardwrap.environment.cached import cached_property
 from guardwrap.errors import Unsatisfiable, is_count
 
-__all__ = ["Keyword"]
-
-
 _GAPS = {"flexible": (r"\s+", " "), "optional": (r"[\s\-]+", "")}
 _PLAIN = regex.compile(r"[A-Za-z0-9_]+")
 _SHORT = 1024

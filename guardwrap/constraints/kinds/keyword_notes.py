@@ -9,8 +9,6 @@ import regex
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.errors import quoted
 
-__all__ = ["unlikely_words"]
-
 _AFFIX = regex.compile(r"[-~…]\p{L}+|\p{L}+[-~…]")
 _WILDCARD = regex.compile(r"\p{L}+\*|\*\p{L}+|\.\*\p{L}+|\p{L}+\.\*")
 

@@ -12,8 +12,6 @@ from guardwrap.constraints.kinds.word_patterns import SPACED_WORD
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["require_stemmer", "stem_words"]
-
 _lock = threading.Lock()
 
 

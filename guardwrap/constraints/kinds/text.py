@@ -18,9 +18,10 @@ from guardwrap.constraints.excerpts import excerpt, shortened
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
 from guardwrap.constraints.kinds.text_folding import AS_READ
 from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
+from guardwrap.constraints.sentence_ends import sentences
 from guardwrap.constraints.text_parts import Part, PartMonitor, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import View, message_part, read_view, sentences, settled_parts, view
+from guardwrap.constraints.views import View, message_part, read_view, settled_parts, view
 from guardwrap.constraints.words import count_spaced_words
 from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
@@ -36,8 +37,6 @@ from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number, nearest
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
-
-__all__ = ["Finished", "Length", "Regex", "TextConstraint"]
 
 Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii", "folded"]
 Unit = Literal["characters", "words", "sentences", "lines", "tokens"]

@@ -12,8 +12,6 @@ import regex
 from guardwrap.constraints.kinds.stemming import stem_words
 from guardwrap.constraints.kinds.word_patterns import SPACED_WORD
 
-__all__ = ["INVISIBLE", "TextFolding", "last_piece", "marks_on_purpose", "without_last_hangul"]
-
 # Besides the characters that are made to be invisible, those that control a terminal or an annotation.
 _UNSEEN = r"\p{Default_Ignorable_Code_Point}\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufff9-\ufffb"
 INVISIBLE = regex.compile(f"[{_UNSEEN}]+")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["LISTED", "languages_of", "listed_words"]
-
 _PRONOUNS = {
     "en": "i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her "
     "hers herself it its itself they them their theirs themselves",

@@ -10,18 +10,6 @@ import regex
 from guardwrap.constraints.words import UNSPACED
 from guardwrap.documents.limits import MAX_FIXED
 
-__all__ = [
-    "SPACED_WORD",
-    "alternatives",
-    "ends_in_hangul",
-    "has_spellings",
-    "in_one_spelling",
-    "is_spaced",
-    "longest_spelling",
-    "pieces_of_phrase",
-    "spaced",
-]
-
 _HANGUL = "\u1100-\u11ff\uac00-\ud7a3"
 _SPACED = rf"[^\W{UNSPACED}{_HANGUL}]"
 SPACED_WORD = regex.compile(f"{_SPACED}+")

@@ -17,8 +17,6 @@ from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
 from guardwrap.documents.time_limits import within
 
-__all__ = ["Case", "OneOf"]
-
 _WRONG = {
     "upper": regex.compile(r"[\p{Ll}\p{Lt}]"),
     "lower": regex.compile(r"[\p{Lu}\p{Lt}]"),

@@ -19,8 +19,6 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Code"]
-
 _LOADERS = frozenset({"builtins", "imp", "importlib", "pkgutil", "runpy", "zipimport"})
 """Modules that import others by a name that may be computed."""
 

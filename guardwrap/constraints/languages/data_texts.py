@@ -16,8 +16,6 @@ from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.documents.yaml_nodes import compose
 from guardwrap.errors import SpecError
 
-__all__ = ["JSONLinesMonitor", "any_json", "fault_in_json", "fault_in_json_lines", "fault_in_toml", "fault_in_yaml"]
-
 # --------------------------------------------------------------------------------------------- JSON and JSON Lines
 
 

@@ -11,8 +11,6 @@ from xml.parsers import expat
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["fault_in_html", "fault_in_xml", "xml_verdict"]
-
 
 class _Refused(Exception):
     """The text is rejected; the message says why."""

@@ -17,8 +17,6 @@ from guardwrap.constraints.languages.recursion import fault_or_too_deep
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 
-__all__ = ["Parses"]
-
 LanguageName = Literal["csv", "html", "json", "jsonl", "markdown_table", "python", "sql", "toml", "xml", "yaml"]
 
 MAX_CHARACTERS = 30_000

@@ -9,8 +9,6 @@ from codeop import PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]  # 
 
 from guardwrap.constraints.verdicts import Verdict
 
-__all__ = ["fault_in_python", "parse_python", "python_verdict"]
-
 _NAME = "<checked text>"
 """The file name that the parser sees. It is not the name of any module, so a warnings filter can select it."""
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit
 from guardwrap.environment.threads import in_thread
 
-__all__ = ["fault_or_too_deep"]
-
 _LONGEST_WAIT = 30.0
 """Seconds of wall-clock time. The parsers called here end after far fewer CPU seconds, whatever the text."""
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from guardwrap.documents.time_limits import TimeLimit, check_deadline
 
-__all__ = ["fault_in_sql", "sql_dialects"]
-
 _STATEMENTS = (
     "Query", "DML", "DDL", "Values", "Drop", "Alter", "AlterSession", "Analyze", "Attach", "Cache", "Comment", "Commit",
     "Copy", "Declare", "Describe", "Detach", "Grant", "Kill", "LoadData", "Merge", "Pragma", "Refresh", "Revoke",

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["csv_verdict", "fault_in_csv", "fault_in_markdown_table", "markdown_table_verdict"]
-
 
 def fault_in_csv(text: str) -> str | None:
     """Return why a text is not CSV (RFC 4180) whose rows have equally many fields; None if it is."""

@@ -17,8 +17,6 @@ from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
 from guardwrap.errors import is_count
 
-__all__ = ["Copy"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Copy(ComparedConstraint):

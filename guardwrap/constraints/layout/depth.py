@@ -16,8 +16,6 @@ from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count
 
-__all__ = ["Depth"]
-
 Nested = Literal["brackets", "quotes", "lists"]
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "（": "）", "［": "］", "｛": "｝", "【": "】", "《": "》", "〈": "〉"}

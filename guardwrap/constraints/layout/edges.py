@@ -14,8 +14,6 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
 
-__all__ = ["Edges"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(TextConstraint):

@@ -17,8 +17,6 @@ from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
 
-__all__ = ["Order"]
-
 Relation = Literal[
     "increasing",
     "decreasing",

@@ -20,8 +20,6 @@ from guardwrap.errors import Unsatisfiable, is_count
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
 
-__all__ = ["Split"]
-
 _WITHIN = tuple(name for name in TEXT_VIEWS if name not in ("full", "message"))
 
 

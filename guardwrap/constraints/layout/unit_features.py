@@ -10,22 +10,10 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.views import filled_lines, paragraphs, sentences
+from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.views import filled_lines, paragraphs
 from guardwrap.constraints.words import FIRST_WORD, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline, within
-
-__all__ = [
-    "GROWING",
-    "NUMERIC",
-    "Feature",
-    "Unit",
-    "begun_units",
-    "features",
-    "first_and_last",
-    "has_settled_word",
-    "settled_feature",
-    "units_of",
-]
 
 Unit = Literal["words", "sentences", "lines", "paragraphs"]
 Feature = Literal[

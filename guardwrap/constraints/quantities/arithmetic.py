@@ -21,8 +21,6 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
 from guardwrap.formatting import counted
 
-__all__ = ["Arithmetic"]
-
 _AHEAD = 12
 """Whether an equation ends at a place does not depend on more characters after it."""
 

@@ -13,8 +13,6 @@ import regex
 from guardwrap.constraints.quantities.measures import Reading
 from guardwrap.documents.time_limits import check_deadline, matches
 
-__all__ = ["DateStyle", "date_style", "dates"]
-
 _LONGEST = 60
 """No date has more characters."""
 

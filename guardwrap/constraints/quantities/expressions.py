@@ -7,8 +7,6 @@ from fractions import Fraction
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Token", "TooLarge", "expression_value"]
-
 Token = Fraction | str | None
 """A number (None if it cannot be read), one of ``+ - * / ^ ( )``, or ``%`` after a number."""
 

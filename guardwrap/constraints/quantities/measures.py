@@ -21,18 +21,6 @@ from guardwrap.constraints.quantities.numerals import (
     sign_before,
 )
 
-__all__ = [
-    "Reading",
-    "currencies",
-    "durations",
-    "has_words",
-    "money",
-    "plain_numbers",
-    "quantities",
-    "unit_factor",
-    "unit_names",
-]
-
 
 class Reading(NamedTuple):
     """A value in a text."""

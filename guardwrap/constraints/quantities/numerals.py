@@ -13,19 +13,6 @@ import regex
 from guardwrap.constraints.words import UNSPACED
 from guardwrap.documents.time_limits import check_deadline, matches
 
-__all__ = [
-    "LOCALES",
-    "Numeral",
-    "Style",
-    "Unsettled",
-    "WordTable",
-    "after_space",
-    "is_edge",
-    "numerals",
-    "sign_before",
-    "style_of",
-]
-
 MAX_DIGITS = 1_000
 """A number with more digits is not read."""
 

@@ -18,8 +18,6 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
 
-__all__ = ["NumbersFrom"]
-
 Ignored = Literal["list_markers", "years"]
 
 _LINE_BEFORE = regex.compile(r"(?m)^[ \t>]*\Z")

@@ -29,8 +29,6 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import Unsatisfiable, is_count, is_number
 
-__all__ = ["Values"]
-
 ValueKind = Literal["number", "money", "date", "duration", "quantity"]
 Which = Literal["all", "any", "first", "last"]
 

@@ -12,8 +12,6 @@ import regex
 
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["ITEMS", "Item", "Reference"]
-
 Item = Literal["hosts", "urls", "emails", "citations"]
 
 

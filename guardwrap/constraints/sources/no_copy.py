@@ -19,8 +19,6 @@ from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count, is_number
 
-__all__ = ["NoCopy"]
-
 _JOINT = regex.compile(r"[\p{Pd}'’_]")
 _CHARACTER = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
 

@@ -17,9 +17,6 @@ from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items
 from guardwrap.errors import is_count
 
-__all__ = ["OnlyFrom"]
-
-
 _FORMS = {
     "urls": "; begin it with a scheme: https://www.example.com also allows www.example.com",
     "hosts": "; give a host without scheme and path, such as example.com or *.example.com",

@@ -26,8 +26,6 @@ from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
 
-__all__ = ["Quotes"]
-
 _CLOSING = {
     '"': '"', "＂": "＂", "“": "”", "„": "“”", "‟": "”", "”": "”", "«": "»", "»": "«»", "‹": "›", "›": "‹›",
     "‘": "’", "‚": "‘’", "「": "」", "『": "』", "〝": "〞〟",

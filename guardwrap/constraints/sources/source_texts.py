@@ -11,8 +11,6 @@ from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.words import UNSPACED
 
-__all__ = ["folding", "plain_documents", "size_in_words", "without_layout"]
-
 MARKS = "\"'“”„‟«»‹›‘’‚‛「」『』〝〞〟＂＇"
 """Quotation marks and apostrophes, of all languages."""
 

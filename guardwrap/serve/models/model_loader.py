@@ -12,8 +12,6 @@ from typing import TypeVar
 from guardwrap.environment.process import release_freed_memory
 from guardwrap.errors import own_error
 
-__all__ = ["ModelLoader", "free_memory"]
-
 Made = TypeVar("Made")
 
 

@@ -15,8 +15,6 @@ from guardwrap.serve.server_settings import ModelSettings, ServerSettings, read_
 if TYPE_CHECKING:
     from guardwrap.proposals import Adapter
 
-__all__ = ["adapters_of", "policies_of", "require_files"]
-
 
 def policies_of(settings: ServerSettings) -> dict[str, RequestPolicy]:
     """Read the files that the settings name, and return the policy for requests to each model, by its name.

@@ -16,8 +16,6 @@ from guardwrap.serve.server_settings import ModelSettings, ServerSettings
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["ModelShelf"]
-
 
 class ModelShelf:
     """The models of a server. None is loaded at first, and all files are read except those of weights."""

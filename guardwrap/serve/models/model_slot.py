@@ -25,8 +25,6 @@ from guardwrap.serve.server_settings import ModelSettings
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["ModelSlot"]
-
 log = logging.getLogger("guardwrap.serve")
 
 

@@ -26,8 +26,6 @@ from guardwrap.session.local_session import LocalSession
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["Parse", "ServedModel", "patiently"]
-
 REST, MOST_REST = 4, 2.0
 """After parsing a long request, its thread sleeps ``REST`` times the parsing time, at most ``MOST_REST`` seconds."""
 
