@@ -150,6 +150,7 @@ class Masked:
     An attempt is rejected if the settings, such as ``top_k``, leave no token. If that holds for all texts, the run ends
     as ``"impossible"``, and the error names the setting. A mask that takes more than 0.5 s for one token, or 0.02 s per
     token on average, is given up: the remaining tokens of that prompt are drawn without it, and the report says so.
+    With ``beyond_truncation`` it has 0.5 s for each token, and is not given up.
 
     Where ``ToolCalls`` requires a call, a text that is not weighed is reasoning, if the model's family reasons, and
     calls in the syntax of the family: it begins with them and ends after them. Objects have the properties that their

@@ -26,7 +26,11 @@ from guardwrap.pipelines.mask_search import Node, Search
 from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary
 
 BURST_SECONDS, STEP_SECONDS = 0.5, 0.02
-"""Seconds allowed per request: a reserve, plus so much per token. A mask that takes longer is given up."""
+"""Seconds allowed per request: a reserve, plus so much per token. A mask that takes longer is given up.
+
+One that goes beyond truncation has the reserve for every token instead, and is not given up: it is asked for because
+hardly any text passes without it. With calls in XML, a slow machine gave it up, and 380 attempts in prose followed.
+"""
 
 KEPT = 10_000
 """The most cached trie nodes, and the most prefixes with their possible next tokens."""
@@ -160,13 +164,13 @@ class ConstraintMask:
         self._looks += 1
         search: Search | None = None
         began = self._time()
-        end = began + BURST_SECONDS + STEP_SECONDS * self._looks - self._seconds
+        end = began + BURST_SECONDS + (0.0 if self.beyond else STEP_SECONDS * self._looks - self._seconds)
         try:
             with time_limit(end - began, firm=True), guarded_call(self.constraint):
                 search = Search(self, tuple(token_ids), tokens, shares)
                 while search.goes_on():
                     if self._time() >= end:
-                        self.given_up = self._looks
+                        self._give_up()
                         break
                     search.step()
         except StepOver:
@@ -176,7 +180,7 @@ class ConstraintMask:
         except CheckFailed:
             if self._time() < end:
                 raise
-            self.given_up = self._looks  # the check failed because time was up
+            self._give_up()  # the check failed because time was up
         self._seconds += self._time() - began
         if search is None:
             return np.zeros(len(tokens), dtype=bool)
@@ -186,6 +190,10 @@ class ConstraintMask:
         if not search.heap and search.unknown == 0 and (~gone).sum() <= MOST_WAYS:
             self._remember(tuple(token_ids), set(tokens[~gone].tolist()))
         return gone
+
+    def _give_up(self) -> None:
+        """Exclude nothing from now on; beyond truncation, nothing more at this token."""
+        self.given_up = None if self.beyond else self._looks
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Mark a prefix as dead, and then each shorter prefix whose possible next tokens are all dead."""

@@ -6,6 +6,7 @@ Covers ``constraints/monitors.py``, ``pipelines/early_abort.py`` and ``pipelines
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -459,6 +460,17 @@ def test_a_mask_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     outcome = drawn(world, qrs(1.0), 500)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) > FITS
     assert any("the mask was given up after 1 tokens" in note for note in outcome.report.notes)
+
+
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_mask_beyond_truncation_has_time_for_each_token_and_is_not_given_up(
+    beyond: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking, "STEP_SECONDS", -1.0)  # all time of a request is used up
+    mask = replace(mask_of(world_of(), RULE), beyond=beyond)
+    gone = [mask.left_out((), np.arange(4), np.full(4, 0.25)).any() for _ in range(2)]
+    assert gone == [beyond, beyond]
+    assert (mask.given_up is None) == beyond
 
 
 def test_a_slow_check_does_not_outlast_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
