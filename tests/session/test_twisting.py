@@ -225,5 +225,5 @@ def test_constraints_without_a_fair_automaton_are_masked_soon(rule):
     job = guarded.session.job({"constraints": rule, **WORLD.settings})
     assert time.process_time() - began < 8
     assert job.source.twists is None
-    assert job.source.masked == Masked()  # type: ignore[attr-defined]
+    assert job.source.masked == Masked()
     assert not learned(guarded)
