@@ -55,7 +55,7 @@ class Bench:
         self.modes.add(outcome.report.mode)
 
     def ours_in(self, kind: Any, seed: int) -> None:
-        with mock.patch("guardwrap.session.job.select_rows", return_value=kind):
+        with mock.patch("guardwrap.session.source.select_rows", return_value=kind):
             self.ours(seed)
 
     def loop(self, seed: int) -> None:

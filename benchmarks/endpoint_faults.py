@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import guardwrap.session.endpoint_session
+import guardwrap.session.source
 from guardwrap import Budget, GuardedGenerator
 from guardwrap.backends.endpoint import request_faults
 from guardwrap.testing import goodness_of_fit
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             server.breaks, server.honours_seeds = 0.4, False
 
         row("control: seeds that do not repeat", count // 8, without_seeds)
-        with patch.object(guardwrap.session.endpoint_session, "EndpointBackend", Drops):
+        with patch.object(guardwrap.session.source, "EndpointBackend", Drops):
             row("control: breaks count as rejected", count // 8, lambda server: setattr(server, "breaks", 0.4))
 
 

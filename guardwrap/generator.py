@@ -26,7 +26,7 @@ from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.live_text import OnPiece, passing
 from guardwrap.scheduling.rejected_attempt import OnRejected
-from guardwrap.scheduling.request import OnOutcome, OnText
+from guardwrap.scheduling.request import Hooks, OnOutcome, OnText
 from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
@@ -205,7 +205,9 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If no twist was learned for the wrapper's constraint, or the file cannot be written.
         """
-        self._session.save_twist(path)
+        self._local("Twisted() needs a model of your own, so there is no twist to save over an endpoint").save_twist(
+            path
+        )
 
     def _read(self, options: Mapping[str, Any]) -> Job:
         """Return the job of a call."""
@@ -255,7 +257,7 @@ class GuardedGenerator(PipelineLike):
             inputs = self._session.call_class.read_prompts(prompts)
             streamer.require_one(inputs.single)
             given, job = self._job(inputs.prompts, options, span)
-            job = dataclasses.replace(job, pass_on=streamer.pass_on)
+            job = dataclasses.replace(job, hooks=Hooks(pass_on=streamer.pass_on))
             if inputs.lazy:
                 return span.following(self._delivery.records(given, job))
             outcomes, records = self._delivery.collected(given, job, render=True)
@@ -310,7 +312,7 @@ class GuardedGenerator(PipelineLike):
             inputs = self._session.call_class.read_prompts(prompts).prompts
             require_whole("first", first, 0)
             inputs, job = self._job(inputs, options, span)
-            job = dataclasses.replace(job, on_rejected=on_rejected, pass_on=passing(on_piece))
+            job = dataclasses.replace(job, hooks=Hooks(on_rejected=on_rejected, pass_on=passing(on_piece)))
             served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
             return span.following(outcome for _, outcome in served)
 
@@ -368,7 +370,8 @@ class GuardedGenerator(PipelineLike):
                     given, job = await threads.plan(partial(span.within, choice), on_busy, job.seconds_left)
                 except TimeoutError:  # other plans were in the way
                     job = without_choice(self._session, options, job)
-            job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy, pass_on=passing(on_piece))
+            hooks = Hooks(on_text=on_text, pass_on=passing(on_piece))
+            job = dataclasses.replace(job, hooks=hooks, on_busy=on_busy)
             async with aclosing(job.aserved(await job.arequests(given))) as served:
                 async for prompt, constraint, outcome in served:
                     yield await threads.run(partial(self._delivery.completed, job, prompt, constraint, outcome))
@@ -474,12 +477,14 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If the model takes images or audio, or the options do not go together.
         """
-        with streaming(options) as streamer, call_span(self._session, inputs, options) as span:
-            job, prompts, begins = self._session.tensor_job(inputs, options)
-            job = dataclasses.replace(job, pass_on=streamer.pass_on, called=span.began, tells=Teller())
+        session = self._local("generate works on token ids, and an endpoint gives only text; call the wrapper or run()")
+        with streaming(options) as streamer, call_span(session, inputs, options) as span:
+            job, prompts, begins = session.tensor_job(inputs, options)
+            hooks = Hooks(pass_on=streamer.pass_on)
+            job = dataclasses.replace(job, hooks=hooks, called=span.began, tells=Teller())
             served = list(job.served(job.requests_of(prompts)))
             outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
-            raise_if_short("raise", outcomes, self._session.call_class.sampling)
+            raise_if_short("raise", outcomes, session.call_class.sampling)
             streamer(outcomes)
         new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
-        return returned_rows(new, begins, two_parts=not self._session.call_class.causal)
+        return returned_rows(new, begins, two_parts=not session.call_class.causal)

@@ -15,7 +15,7 @@ from guardwrap.backends.refill.row_states import Plain, Rows, Wave
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling import backend, request_state
-from guardwrap.session import job
+from guardwrap.session import source
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_clock import Clock, ticking
 
@@ -145,7 +145,7 @@ MODES = {Slots: 1, Wave: 2, Plain: 3}  # with different seeds, because the same 
 def test_drawn_from_g_however_rows_are_kept(
     kind: type[Rows], make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
     world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
     slow = kind is Plain and make is llama_world  # computes each token from the whole text
     assert mixed_fit(world, 64, FEW if slow else DRAWS, MODES[kind]) > FITS
@@ -166,7 +166,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that replace longer ones would not fit into the prefix tree.
     monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, GROSS // 2, MODES[kind]) < FAILS
 
 

@@ -117,11 +117,12 @@ class PrefixTree:
         # Requests with equal prompts share the law object. A prefix at which an attempt of one ends also ends attempts
         # of the others with the same constraint and the same prompt text. The text is part of the key because
         # judgements may depend on it, and a tokenizer may map two texts to the same tokens.
-        constraint = getattr(launch.request, "constraint", None)
+        request = launch.request  # None for attempts of no request, which nobody judges
+        judged_by = None if request is None else (request.spec.constraint, request.prompt.text)
         # With a mask, nodes are not shared between requests, because a mask may be given up for one of them only.
         # With a twist, distributions differ.
-        masked = None if launch.mask is None and launch.twist is None else ref(launch.request)
-        rule = constraint, _text_of(launch), launch.watch is None, masked
+        masked = None if launch.mask is None and launch.twist is None else ref(request)
+        rule = judged_by, launch.watch is None, masked
         root = self._roots.setdefault(law, {}).setdefault(rule, Node())
         root.used = self._begun
         return root
@@ -136,11 +137,6 @@ class PrefixTree:
             before = sorted(place.used for place in places)[-self._most // 2]
             for place in places:
                 place.children = {token: child for token, child in place.children.items() if child.used >= before}
-
-
-def _text_of(launch: Launch) -> str | None:
-    """Return the text of the launch's prompt, or None if there is none."""
-    return getattr(getattr(launch.request, "prompt", None), "text", None)
 
 
 def step(attempt: AttemptState) -> bool:

@@ -35,12 +35,12 @@ _NO_PLAN = "the timeout was over before sampler='auto' had chosen what to draw f
 
 def is_unchosen(job: Job) -> bool:
     """Return whether a plan has to choose the sampler of a job."""
-    return job.asked.sampler.name == "auto"
+    return job.spec.sampler.name == "auto"
 
 
 def without_choice(session: LocalSession | EndpointSession, options: Mapping[str, Any], job: Job) -> Job:
     """Return the job of a call whose timeout was over before its plan: nothing is drawn for it any more."""
-    plain = session.job({**options, "seed": job.asked.seed, "sampler": rejection})
+    plain = session.job({**options, "seed": job.spec.seed, "sampler": rejection})
     return _instead_of(job, plain, _NO_PLAN)
 
 
@@ -70,9 +70,9 @@ def with_choice(
     UsageError
         If no way is within the budget at the wanted distance.
     """
-    seed = job.asked.seed
+    seed = job.spec.seed
     options = {**options, "seed": seed}
-    some: dict[str, Any] = {**options, "sampler": job.asked.sampler}
+    some: dict[str, Any] = {**options, "sampler": job.spec.sampler}
     some.pop("streamer", None)
     several = PROMPTS
     if isinstance(prompts, Iterator):
@@ -93,8 +93,8 @@ def with_choice(
     budgets = session.budgets(len(first), {**some, "seed": 0})
     # All plans together take at most as long as the call itself may, whose timeout counts from the call.
     seconds, began = min(map(_seconds, budgets)), time.monotonic()
-    if job.asked.budget.timeout is not None:
-        seconds = min(seconds, job.asked.budget.timeout - (began - job.called))
+    if job.spec.budget.timeout is not None:
+        seconds = min(seconds, job.spec.budget.timeout - (began - job.called))
     if seconds <= 0:
         return prompts, without_choice(session, options, job)
     way, note, study = _planned(session, first, some, seed, budgets, seconds)
@@ -109,7 +109,8 @@ def with_choice(
 
 def _instead_of(job: Job, other: Job, *notes: str) -> Job:
     """Return a job that replaces another one of the same call, with further notes."""
-    return replace(other, notes=(*other.notes, *notes), called=job.called, span=job.span, tells=job.tells)
+    source = replace(other.source, notes=(*other.source.notes, *notes))
+    return replace(other, source=source, called=job.called, span=job.span, tells=job.tells)
 
 
 def chosen_source(

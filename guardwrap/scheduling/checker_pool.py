@@ -116,15 +116,15 @@ class CheckerPool:
         self._done.wait(seconds)
 
     def _begin(self) -> None:
-        free = [i for i, each in enumerate(self._waiting) if _request(each).constraint not in self._at_work]
-        for places in grouped(free, lambda i: _request(self._waiting[i]).constraint):
+        free = [i for i, each in enumerate(self._waiting) if _request(each).spec.constraint not in self._at_work]
+        for places in grouped(free, lambda i: _request(self._waiting[i]).spec.constraint):
             work = _Work([self._waiting[i] for i in places])
-            self._at_work[_request(work.attempts[0]).constraint] = work
+            self._at_work[_request(work.attempts[0]).spec.constraint] = work
             _start(self._judge, work, runs_code=_request(work.attempts[0]).runs_code)
         self._waiting = [each for i, each in enumerate(self._waiting) if i not in set(free)]
 
     def _judge(self, work: _Work) -> None:
-        constraint = _request(work.attempts[0]).constraint
+        constraint = _request(work.attempts[0]).spec.constraint
         try:
             work.found = judge_attempts(work.attempts) if not constraint.interruptible else self._judged_in_turn(work)
         except BaseException as error:  # cannot be attributed to one request

@@ -60,7 +60,7 @@ def judge_attempts(
             continue
         try:
             finished = attempt.status == "finished"
-            draws[i] = request.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
+            draws[i] = request.drawing.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
         except BaseException as error:
             failures.setdefault(request, own_error(error))
     judgements = {i: Judgement(False, ended[i].blame, _place(ended[i])) for i in draws if not ended[i].whole}
@@ -70,8 +70,8 @@ def judge_attempts(
     with judging():
         judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures, within, checks)
     weights: dict[int, float] = {}
-    heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
-    for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
+    heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).drawing.weigh is not None]
+    for places in grouped(heavy, lambda i: id(_request(ended[i]).drawing.weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
     judged = [
@@ -85,8 +85,8 @@ def judge_attempts(
 
 def _place(attempt: AttemptState) -> str | None:
     """Return where an attempt that ended early violates the constraint; None if that is not known."""
-    locate = _request(attempt).locate
-    return None if locate is None or attempt.status != "aborted" else locate(attempt.grown)
+    watch = _request(attempt).drawing.watch
+    return None if watch is None or attempt.status != "aborted" else watch.place(attempt.grown)
 
 
 def _remembered(attempt: AttemptState, draw: Draw) -> Judgement | None:
@@ -155,7 +155,7 @@ def _judgements(
         judgements.update(_each(ended, places, failures, judge))
 
     for places in grouped(whole, lambda i: _request(ended[i]).rule if within is None else _request(ended[i])):
-        parts = _request(ended[places[0]]).constraint.parts
+        parts = _request(ended[places[0]]).spec.constraint.parts
         by([part for part in parts if part.cost < EXPENSIVE], places, within or nullcontext)
         left |= {i: [part for part in parts if part.cost >= EXPENSIVE] for i in places}
     while waiting := [i for i, parts in left.items() if parts and judgements[i].satisfied]:
@@ -171,5 +171,5 @@ def _judgements(
 
 
 def _weigh(ended: Sequence[AttemptState], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:
-    weigh = _request(ended[places[0]]).weigh
+    weigh = _request(ended[places[0]]).drawing.weigh
     return [] if weigh is None else weigh([(_request(ended[i]).prompt, draws[i], ended[i].log_left) for i in places])

@@ -54,14 +54,14 @@ def passing(on_piece: OnPiece | None) -> PassOn | None:
 
 def why_whole(request: Request) -> str | None:
     """Return why no text of a request can be passed on while it is drawn, in words; None if one may be."""
-    budget = request.budget
-    if not request.sampler.takes_all:
-        return f"the sampler {request.sampler.name!r} decides about complete texts"
+    budget = request.spec.budget
+    if not request.spec.sampler.takes_all:
+        return f"the sampler {request.spec.sampler.name!r} decides about complete texts"
     if budget.deadline is not None or budget.timeout is not None:
         return f"the {'timeout' if budget.deadline is None else 'deadline'} may stop a text that is being drawn"
     if request.prompt.law.beam_results is not None:
         return "a beam search gives whole texts"
-    return request.whole_because if request.settled is None or request.watch is None else None
+    return request.drawing.whole_because if request.drawing.settled is None or request.drawing.watch is None else None
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class LiveText:
         ``next_text``: returns the index of the text that the attempt becomes if it satisfies the constraint; None
         while attempts before it are undecided.
         """
-        settled = self.request.settled
+        settled = self.request.drawing.settled
         if self._why_whole is not None or settled is None:
             return watch
 
@@ -114,7 +114,7 @@ class LiveText:
             raise ModelError(_CHANGED)
         rest, self._sent = draw.text[len(self._sent) :], ""
         if number not in self._since:
-            settled = self.request.settled
+            settled = self.request.drawing.settled
             part = None if settled is None or self._why_whole else settled.undecided(draw.token_ids[:-1])
             until_end = _COMPLETE if part is None else f"{quoted(part)} was undecided until the end"
             self._whole[self._why_whole or until_end] += 1

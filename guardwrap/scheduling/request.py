@@ -1,4 +1,4 @@
-"""The scheduler's input: one prompt with its constraint, sampler, budget and seed."""
+"""The scheduler's input: a prompt, what is asked for it, and how attempts at it are drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.outcomes import Draw, Outcome, Remedy, Usage
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
+from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
 
 
@@ -51,6 +51,16 @@ PassOn = Callable[["Request", int, str, bool], None]
 one, which may be empty."""
 
 
+class PlacingWatch(Protocol):
+    """A watch that also says where an attempt that it has ended violates the constraint."""
+
+    def __call__(self, grown: Any, /) -> str | None:
+        """Return the title of the first part of the constraint that an attempt's beginning violates, or None."""
+
+    def place(self, grown: Any, /) -> str | None:
+        """Return where, without generated text; None if that is not known."""
+
+
 class SettledPrefix(Protocol):
     """Says of the beginning of an attempt, which a watch has judged, whether it will be accepted."""
 
@@ -79,20 +89,37 @@ class Weigh(Protocol):
         """
 
 
-@dataclass(frozen=True, eq=False)
-class Request:
-    """One prompt with all its options. Requests in the same batch share the backend, and nothing else."""
+@dataclass(frozen=True)
+class Spec:
+    """What is asked for one prompt. Made once from a call's options, and carried by reference to the last attempt."""
 
-    prompt: Prepared  # the prepared prompt
-    constraint: Constraint  # the constraint b
-    sampler: Sampler  # decides which attempts are accepted
-    budget: Budget  # limits on attempts, tokens and time
-    seed: int  # the seed that the user passed or that was drawn for the call
+    constraint: Constraint  # b: what the texts satisfy
+    sampler: Sampler  # decides which attempts become texts
+    budget: Budget  # the most that may be spent on the prompt
+    seed: int  # with ``place`` it determines the prompt's random numbers
+    place: int | None = None  # the number that they depend on; None for the prompt's number in its call
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Whom a call tells what happens to its requests. They are called in the scheduler's thread."""
+
+    on_text: OnText | None = None  # gets each text when it is accepted
+    # Gets the outcome of a request that ended without an error. Requests before it may still be running.
+    on_end: OnEnd | None = None
+    on_rejected: OnRejected | None = None  # gets each attempt that violates the constraint, in launch order
+    # Gets the pieces of each text: while it is drawn, as soon as it is certain to be accepted, or all at once when it
+    # is. None if the call does not stream.
+    pass_on: PassOn | None = None
+    on_progress: Callable[[Any], None] | None = None  # gets ``RequestState`` after attempts were decided
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """How attempts at one prompt are drawn, watched and weighed. The source of a call says so."""
+
     draw_of: DrawOf  # turns an attempt into the draw that the user gets
-    watch: Watch | None = None  # judges running attempts; None for no early abort
-    # returns where an attempt that ``watch`` has ended violates the constraint, without generated text; None if that is
-    # not known
-    locate: Watch | None = None
+    watch: PlacingWatch | None = None  # judges running attempts; None for no early abort
     # excludes next tokens that no text that satisfies the constraint can continue with, which changes the distribution
     # of attempts; None excludes none
     mask: TokenMask | None = None
@@ -100,43 +127,38 @@ class Request:
     # the distributions of texts and of attempt numbers unchanged, and to find out whether any text can satisfy the
     # constraint; see ``skip_rounds`` and ``inquiry``
     lookahead: Lookahead | None = None
-    notes: tuple[str, ...] = ()  # notes for the report
-    proposal: str | None = None  # a description of the proposal that attempts are drawn from; None for the model itself
-    # Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
-    # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
-    weigh: Weigh | None = None
-    # when the call was made, by ``time.monotonic()``, for the budget's ``timeout``
-    called: float = field(default_factory=time.monotonic)
-    # the prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``
-    place: int | None = None
     # weighs next tokens by how likely they are to lead to a text that satisfies the constraint, which changes the
     # distribution of attempts; None draws from the model itself
     twist: TokenTwist | None = None
-    # called with the number of the prompt and each text when it is accepted, in the scheduler's thread
-    on_text: OnText | None = None
-    # Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it may
-    # still be running.
-    on_end: OnEnd | None = None
-    # called with the progress of the request (``RequestState``) after attempts were decided, in the scheduler's thread
-    on_progress: Callable[[Any], None] | None = None
-    # called with each attempt that violates the constraint, in launch order, in the scheduler's thread
-    on_rejected: OnRejected | None = None
+    # Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
+    # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
+    weigh: Weigh | None = None
+    proposal: str | None = None  # a description of what attempts are drawn from; None for the model itself
+    notes: tuple[str, ...] = ()  # notes for the report
+    # determines which attempts are certain to be accepted; None if that is not known before they are complete
+    settled: SettledPrefix | None = None
+    whole_because: str = "the backend gives whole texts"  # with ``settled=None``, the reason, in words
+    prompt_tokens: int | None = None  # of the prompt that defines a(y), for the report; None if it is not known
+    # what its call can do if texts are missing; of ``Remedy`` only those that depend on the call
+    ways: frozenset[Remedy] = frozenset({Remedy.LENGTH, Remedy.PROMPT})
+    # what was spent on learning the twist before the request was made: only the fields of learning are used
+    learning: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One prompt, what is asked for it, and how it is drawn. Requests of a batch share the backend, nothing else."""
+
+    prompt: Prepared
+    spec: Spec
+    drawing: Drawing
+    hooks: Hooks = field(default_factory=Hooks)
+    # when the call was made, by ``time.monotonic()``, for the budget's ``timeout``
+    called: float = field(default_factory=time.monotonic)
     # makes the request that draws the missing texts if this one's budget ends; None for no such request
     follow_up: FollowUp | None = None
     # the request that this one follows up, and its outcome; None for a request of a caller
     earlier: tuple[Request, Outcome] | None = None
-    # Called with the pieces of each text in the scheduler's thread: while it is drawn, as soon as it is certain to be
-    # accepted, or all at once when it is. None if the call does not stream.
-    pass_on: PassOn | None = None
-    # determines which attempts are certain to be accepted; None if that is not known before they are complete
-    settled: SettledPrefix | None = None
-    # what was spent on learning a twist for it before it was made: only the fields of learning are used
-    learning: Usage = field(default_factory=Usage)
-    # number of tokens of the prompt that defines a(y), for the report; None if it is not known
-    prompt_tokens: int | None = None
-    whole_because: str = "the backend gives whole texts"  # with ``settled=None``, the reason, in words
-    # what its call can do if texts are missing; of ``Remedy`` only those that depend on the call
-    ways: frozenset[Remedy] = frozenset({Remedy.LENGTH, Remedy.PROMPT})
 
     @property
     def first(self) -> Request:
@@ -146,7 +168,7 @@ class Request:
     @property
     def number(self) -> int:
         """The prompt number that its random numbers depend on."""
-        return self.prompt.number if self.place is None else self.place
+        return self.prompt.number if self.spec.place is None else self.spec.place
 
     @cached_property
     def rule(self) -> Hashable:
@@ -154,9 +176,10 @@ class Request:
 
         Constraints compare equal whatever their names, but each report must use the names from its own request.
         """
-        return self.constraint, tuple(part.title for part in self.constraint.parts)
+        constraint = self.spec.constraint
+        return constraint, tuple(part.title for part in constraint.parts)
 
     @cached_property
     def runs_code(self) -> bool:
         """Whether judging its texts runs code from outside guardwrap."""
-        return runs_code(self.constraint)
+        return runs_code(self.spec.constraint)

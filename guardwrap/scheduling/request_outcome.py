@@ -56,7 +56,7 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
     """
     request, law = state.request, state.request.prompt.law
     usage = replace(
-        request.learning,
+        request.drawing.learning,
         attempts=state.attempts,
         tokens=state.tokens,
         seconds=state.seconds,
@@ -75,29 +75,29 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
     report = Report(
         drawn_from=drawn_from,
         evidence=evidence,
-        sampler=request.sampler.name,
-        seed=request.seed,
+        sampler=request.spec.sampler.name,
+        seed=request.spec.seed,
         requested=state.wanted,
         accepted=len(state.accepted),
         ended=state.ended or "error",
         usage=usage,
-        budget=request.budget,
+        budget=request.spec.budget,
         acceptance=rate,
         rejections=dict(state.rejections.most_common()),
-        constraint=request.constraint.digest if asked else "",
+        constraint=request.spec.constraint.digest if asked else "",
         mode=state.mode if law.beam_results is None else "generate",
         notes=tuple(_notes(state, evidence, asked=asked)),
-        proposal=request.proposal,
+        proposal=request.drawing.proposal,
         cut_off=state.cut_off,
         obstacle=None if state.satisfied else state.inquiry.obstacle,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
-        prompt_tokens=request.prompt_tokens,
+        prompt_tokens=request.drawing.prompt_tokens,
         stopped=state.stopped,
         remedies=_remedies(state, asked=asked),
     )
     draws = tuple(state.accepted)
     texts = tuple(draw.text for draw in draws)
-    return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
+    return Outcome(request.prompt.given, texts, draws, report, parser_of(request.spec.constraint) if asked else None)
 
 
 def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
@@ -130,7 +130,7 @@ def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
 
 def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     """Return what may help a request that lacks texts, as far as its call can do it."""
-    ways, obstacle, mask = state.request.ways, state.inquiry.obstacle, state.request.mask
+    ways, obstacle, mask = state.request.drawing.ways, state.inquiry.obstacle, state.request.drawing.mask
     if state.ended in (None, "complete", "error"):
         return ()
     if state.ended == "deterministic":
@@ -141,7 +141,7 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     if Remedy.MASK in ways and 2 * without_call > state.attempts:
         return (Remedy.CALLS,)
     narrow = mask is not None and not mask.beyond and obstacle is not None and obstacle.truncates
-    beyond = [Remedy.BEYOND] if narrow and not state.request.sampler.weighs else []
+    beyond = [Remedy.BEYOND] if narrow and not state.request.spec.sampler.weighs else []
     if state.ended == "impossible":
         if asked and state.is_ruled_out:  # by the prompt alone, whatever follows it
             return (Remedy.CONSTRAINT,)
@@ -163,13 +163,13 @@ def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float
     request = state.request
     if request.prompt.law.mode != "sample":
         return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
-    description, evidence = request.sampler.report(state.state)
-    if request.budget.deadline is not None or request.budget.timeout is not None:
+    description, evidence = request.spec.sampler.report(state.state)
+    if request.spec.budget.deadline is not None or request.spec.budget.timeout is not None:
         description = "biased by a deadline"
     elif not state.accepted and description.startswith(("exactly", "approximately")):
         description = "nothing"
-    elif request.proposal is not None and not request.sampler.weighs:
-        origin = f"attempts came from {request.proposal}"
+    elif request.drawing.proposal is not None and not request.spec.sampler.weighs:
+        origin = f"attempts came from {request.drawing.proposal}"
         for own, words in _RESHAPED.items():
             origin = origin.replace(own, words)
         description = f"{OTHER}: {origin} (g')"
@@ -179,12 +179,12 @@ def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float
 def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, asked: bool) -> Iterator[str]:
     """Yield the remarks on a request, one sentence each."""
     request = state.request
-    yield from request.notes
-    if request.mask is not None:
-        yield from request.mask.notes
+    yield from request.drawing.notes
+    if request.drawing.mask is not None:
+        yield from request.drawing.mask.notes
     if request.prompt.law.max_time is not None:
         yield _CLOCK
-    rounding = request.weigh.note if asked and request.weigh is not None else None
+    rounding = request.drawing.weigh.note if asked and request.drawing.weigh is not None else None
     if rounding is not None:
         yield rounding
     if state.live is not None:
@@ -198,11 +198,11 @@ def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, ask
     unsure = _unsure(evidence)
     if unsure is not None:
         yield unsure
-    if request.sampler.weighs and request.proposal is None:
+    if request.spec.sampler.weighs and request.drawing.proposal is None:
         yield _OWN.format("fewer" if "pilot_attempts" in evidence else "no more")
     # Further keys make texts longer, so they are worth a note where the token limit cost texts.
     if asked and state.cut_off and len(state.accepted) < state.wanted:
-        yield from further_keys(request.constraint)
+        yield from further_keys(request.spec.constraint)
     for remark, count in state.remarks.items():
         yield remark.format(counted(count, "attempt"))
 

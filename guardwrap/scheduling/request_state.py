@@ -100,21 +100,21 @@ class RequestState:
     live: LiveText | None = None  # None if the request does not stream
 
     def __post_init__(self) -> None:
-        self.live = None if self.request.pass_on is None else LiveText(self.request, self.request.pass_on)
-        itself = self.request.mask is None and self.request.twist is None
-        if self.request.lookahead is not None and self.request.sampler.skips and itself:
+        self.live = None if self.request.hooks.pass_on is None else LiveText(self.request, self.request.hooks.pass_on)
+        itself = self.request.drawing.mask is None and self.request.drawing.twist is None
+        if self.request.drawing.lookahead is not None and self.request.spec.sampler.skips and itself:
             self.rounds = Rounds()
 
     @cached_property
     def _watches_clock(self) -> bool:
-        budget = self.request.budget
+        budget = self.request.spec.budget
         limits = budget.deadline, budget.timeout, budget.max_seconds, budget.max_computed_tokens
         return any(limit is not None for limit in limits)
 
     @property
     def deadline(self) -> float | None:
         """When running attempts are dropped, by ``time.monotonic()``; None for never."""
-        budget, began = self.request.budget, self.began
+        budget, began = self.request.spec.budget, self.began
         moments = [] if budget.deadline is None or began is None else [began + budget.deadline]
         moments += [] if budget.timeout is None else [self.timeout]
         return min(moments, default=None)
@@ -122,7 +122,7 @@ class RequestState:
     @property
     def timeout(self) -> float:
         """When the budget's timeout is over, by ``time.monotonic()``; infinite without one."""
-        timeout = self.request.budget.timeout
+        timeout = self.request.spec.budget.timeout
         return math.inf if timeout is None else self.request.called + timeout
 
     @property
@@ -171,7 +171,7 @@ class RequestState:
         attempt with t tokens is expected to satisfy it with probability (satisfied + 1) / (satisfied + 1 + number of
         attempts rejected with more than t tokens): where most attempts fail early, a long one will probably succeed.
         """
-        budget, now = self.request.budget, time.monotonic()
+        budget, now = self.request.spec.budget, time.monotonic()
         self.began = now if self.began is None else self.began
         late = self.deadline is not None and now >= self.deadline
         slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
@@ -203,7 +203,7 @@ class RequestState:
 
     def _numbered(self, count: int) -> list[Launch]:
         """Return the next attempts that the budget allows; end the request if it allows none and none is in flight."""
-        most = self.request.budget.max_attempts
+        most = self.request.spec.budget.max_attempts
         launches: list[Launch] = []
         while len(launches) < count:
             launch = self.launch(self.launched)
@@ -221,21 +221,21 @@ class RequestState:
         """Return the launch of this request's attempt with the given number."""
         request = self.request
         narrowed = None if self.rounds is None else self.rounds.narrowed
-        watch = None if request.watch is None else allowed_watch(request.watch, self.allowance)
+        watch = None if request.drawing.watch is None else allowed_watch(request.drawing.watch, self.allowance)
         if watch is not None and self.live is not None:
             watch = self.live.watch(watch, partial(self._next_text, attempt))
         return Launch(
             request.prompt.law,
-            request.seed,
+            request.spec.seed,
             request.number,
             attempt,
             self.deadline,
             watch,
             request,
-            None if request.mask is None else AllowedMask(request.mask, self.allowance),
+            None if request.drawing.mask is None else AllowedMask(request.drawing.mask, self.allowance),
             narrowed,
-            0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.log_live),
-            request.twist,
+            0 if narrowed is None else skipped(request.spec.seed, request.number, attempt, narrowed.log_live),
+            request.drawing.twist,
         )
 
     def _next_text(self, attempt: int) -> int | None:
@@ -256,7 +256,7 @@ class RequestState:
 
         None if the backend cannot compute it, or attempts of this request are never skipped.
         """
-        rounds, lookahead = self.rounds, self.request.lookahead
+        rounds, lookahead = self.rounds, self.request.drawing.lookahead
         if rounds is None or lookahead is None:
             return None
         return backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
@@ -278,7 +278,7 @@ class RequestState:
     def inquires(self) -> bool:
         """Whether the backend is to be asked why nothing satisfies the constraint, now or as soon as it may be."""
         request = self.request
-        if request.lookahead is None or request.sampler.records or request.prompt.law.mode != "sample":
+        if request.drawing.lookahead is None or request.spec.sampler.records or request.prompt.law.mode != "sample":
             return False
         longest = self.rejected_at[-1] if self.rejected_at else 0
         return self.inquiry.begin(self.ended, self.decided, self.satisfied, longest)
@@ -293,7 +293,7 @@ class RequestState:
         return safely(lambda: self._diagnosed(backend))
 
     def _diagnosed(self, backend: Backend) -> Diagnosis:
-        watch, lookahead = self.request.watch, self.request.lookahead
+        watch, lookahead = self.request.drawing.watch, self.request.drawing.lookahead
         # If the prompt alone violates the constraint, no setting is the reason.
         if lookahead is None or (watch is not None and watch(()) is not None):
             return Diagnosis()
@@ -309,16 +309,16 @@ class RequestState:
 
     def _is_impossible(self, judged: JudgedAttempt) -> bool:
         """Whether no text can satisfy the constraint: the mask has shown it, or the prompt alone violates it."""
-        if self.request.mask is not None and self.request.mask.impossible:
+        if self.request.drawing.mask is not None and self.request.drawing.mask.impossible:
             return True
         return self.attempts == 1 and not judged.judgement.satisfied and self.is_ruled_out
 
     @property
     def is_ruled_out(self) -> bool:
         """Whether the constraint is violated by the prompt alone, so that no text can satisfy it."""
-        watch = self.request.watch
+        watch = self.request.drawing.watch
         # Watches without a look-ahead judge the texts of servers, not tokens.
-        return watch is not None and self.request.lookahead is not None and watch(()) is not None
+        return watch is not None and self.request.drawing.lookahead is not None and watch(()) is not None
 
     def _skip(self, count: int) -> None:
         """Count attempts that are known to be rejected and were not drawn."""
@@ -336,7 +336,7 @@ class RequestState:
 
     def outlook(self) -> str:
         """Say in words what a request that takes long has, and how long the rest may take."""
-        number, texts, most = self.request.prompt.number, len(self.accepted), self.request.budget.max_attempts
+        number, texts, most = self.request.prompt.number, len(self.accepted), self.request.spec.budget.max_attempts
         whose = f"prompt {number + 1}: " if number else ""
         passed = 0.0 if self.began is None else time.monotonic() - self.began
         got = counted_of(texts, self.wanted, "text") if texts else "no text yet"
@@ -370,14 +370,14 @@ class RequestState:
             if next_ is None:
                 break
             self._book(next_)
-        if judged and self.ended is None and self.request.on_progress is not None:
-            self.request.on_progress(self)
+        if judged and self.ended is None and self.request.hooks.on_progress is not None:
+            self.request.hooks.on_progress(self)
         if self.ended is not None:
             self.surplus += [item.decoded.length for item in self.waiting.values()]
             self.waiting.clear()
 
     def _book(self, judged: JudgedAttempt) -> None:
-        budget, law = self.request.budget, self.request.prompt.law
+        budget, law = self.request.spec.budget, self.request.prompt.law
         if judged.decoded.status == "abandoned":
             self.surplus.append(judged.decoded.length)
             self.ended = self._late
@@ -390,7 +390,7 @@ class RequestState:
         self.stopped += judged.decoded.status == "aborted" and judged.decoded.blame != DEAD_END
         self.tokens += judged.decoded.length
         self.remarks.update(judged.decoded.remarks)
-        self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
+        self.state, text = self.request.spec.sampler.step(self.state, self._attempt(judged))
         if text is not None:
             self._accept(text)
         else:
@@ -412,8 +412,8 @@ class RequestState:
         if self.live is not None:
             self.live.accept(self.texts, text)
         self.accepted.append(text)
-        if self.request.on_text is not None:
-            self.request.on_text(self.request.prompt.number, text)
+        if self.request.hooks.on_text is not None:
+            self.request.hooks.on_text(self.request.prompt.number, text)
 
     def _reject(self, judged: JudgedAttempt) -> None:
         """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""
@@ -428,21 +428,21 @@ class RequestState:
         request, number, text = self.request, judged.decoded.launch.attempt, judged.draw.text
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("prompt %d: attempt %d rejected by %r: %r", request.prompt.number + 1, number + 1, blame, text)
-        if request.on_rejected is None and request.follow_up is None:
+        if request.hooks.on_rejected is None and request.follow_up is None:
             return
-        whole, constraint = judged.decoded.whole, request.constraint
+        whole, constraint = judged.decoded.whole, request.spec.constraint
         rejected = RejectedAttempt(request.prompt.number, number, judged.draw, blame, place, whole, constraint)
-        if request.on_rejected is not None:
-            request.on_rejected(rejected)
+        if request.hooks.on_rejected is not None:
+            request.hooks.on_rejected(rejected)
         if whole or self.rejected is None or not self.rejected.whole:
             self.rejected = rejected
 
     def _attempt(self, judged: JudgedAttempt) -> Attempt:
         """Return the attempt in the form that samplers take."""
         satisfied = judged.judgement.satisfied
-        if not self.request.sampler.weighs:
+        if not self.request.spec.sampler.weighs:
             return Attempt(judged.draw, satisfied)
         launch = judged.decoded.launch
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
-        most = math.inf if self.request.twist is None else self.request.twist.most_weight
+        most = math.inf if self.request.drawing.twist is None else self.request.drawing.twist.most_weight
         return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform, most)

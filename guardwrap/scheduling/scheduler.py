@@ -141,7 +141,7 @@ class Scheduler:
                     self._diagnose(progress)
         # New attempts may end with their first token, which makes room for launches again and again. The running
         # attempts must still be advanced now and then.
-        timeouts = [progress.request.budget.timeout for progress in self._active.values()]
+        timeouts = [progress.request.spec.budget.timeout for progress in self._active.values()]
         shortest = min((timeout for timeout in timeouts if timeout is not None), default=None)
         if self._rounds < (LAUNCH_ROUNDS if shortest is None else 1) or not self.backend.running:
             launched = self._launched(shortest, found)
@@ -301,9 +301,9 @@ class Scheduler:
         with caught(self._failed, request):
             # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
             hash(request.rule)
-            if request.budget.timeout is not None:
+            if request.spec.budget.timeout is not None:
                 self.aside = self.aside or CheckerPool()  # only in another thread can a check be left behind
-            progress.state = request.sampler.init()
+            progress.state = request.spec.sampler.init()
         found: list[AttemptState] = []
         if request.prompt.law.beam_results is not None and request not in self._failed:
             with caught(self._failed, request):
@@ -344,7 +344,9 @@ class Scheduler:
 
     def _is_slow(self, request: Request) -> bool:
         """Return whether judging a text of a request may take longer than other callers, or its timeout, can wait."""
-        loads = request.budget.timeout is not None and request.constraint.cost >= EXPENSIVE  # perhaps a classifier
+        loads = (
+            request.spec.budget.timeout is not None and request.spec.constraint.cost >= EXPENSIVE
+        )  # perhaps a classifier
         return request.runs_code or loads or self._active[request].slow
 
     def _book(self) -> list[Served]:
@@ -415,10 +417,10 @@ class Scheduler:
             source.numbers[following.request] = number
             self._unjudged += self._begun(following.request, source)
             return None
-        if not failed and request.on_end is not None:
+        if not failed and request.hooks.on_end is not None:
             with caught(failed, request):
-                request.on_end(request.first, outcome)
-        if not failed and not request.sampler.records and logger.isEnabledFor(logging.INFO):
+                request.hooks.on_end(request.first, outcome)
+        if not failed and not request.spec.sampler.records and logger.isEnabledFor(logging.INFO):
             report = outcome.report
             advice = "" if outcome.ok else f"; {report.advice()}"
             logger.info("prompt %d: %s%s", request.prompt.number + 1, report.headline(), advice)
@@ -471,4 +473,4 @@ def _outcome(progress: RequestState, failures: Failures) -> Outcome:
 
 def _is_costly(attempt: AttemptState) -> bool:
     request: Request = attempt.launch.request
-    return request.constraint.cost >= EXPENSIVE or request.weigh is not None
+    return request.spec.constraint.cost >= EXPENSIVE or request.drawing.weigh is not None

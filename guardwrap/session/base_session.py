@@ -6,9 +6,9 @@ import itertools
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -20,21 +20,26 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.template import fill, require_filled
 from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.views import judged_part
 from guardwrap.environment.progress import Teller
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prompt_forms import PromptReader
-from guardwrap.proposals import Prompt, merge_proposals
+from guardwrap.proposals import Masked, Prompt, Twisted, merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
+from guardwrap.scheduling.request import Spec
 from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.fallback import Fallback, or_from_file, require_accepted
-from guardwrap.session.job import Job, RequestOptions
+from guardwrap.session.job import Job
 from guardwrap.session.repair import Missing, Repair, read_on_exhausted
+from guardwrap.session.source import Source
+from guardwrap.session.twisting import Spent
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.card import Figures
 
 logger = logging.getLogger("guardwrap")
 
@@ -122,7 +127,7 @@ class BaseSession(ABC):
         hinted = {**options, "proposal": Prompt("A hint. {prompt}"), "adapter": False}
         if not self.call_class.reads_text or self.draws_elsewhere(options) or not self.accepts(hinted):
             return False
-        return not self._asked({**self._read(hinted)[0], "seed": 0}).sampler.weighs or self.weighs(prompts, hinted)
+        return not self._spec({**self._read(hinted)[0], "seed": 0}).sampler.weighs or self.weighs(prompts, hinted)
 
     @abstractmethod
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
@@ -131,6 +136,49 @@ class BaseSession(ABC):
     @abstractmethod
     def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
         """Whether a call's attempts can be weighed under the model."""
+
+    def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """Yield alternatives to a call: drawing from the model itself, and masked, if possible and not the call's own.
+
+        Each is a pair: whether attempts have weights, and the options.
+        """
+        itself = {**options, "proposal": False, "adapter": False}
+        if self.draws_elsewhere(options):
+            yield False, itself
+        masked = {**itself, "proposal": Masked()}
+        if self.may_mask(options) and self.accepts(masked):
+            yield True, masked
+
+    def twisted_way(self, options: Mapping[str, Any], strength: float | None = None) -> dict[str, Any] | None:
+        """Return the options of a call that draws from a twist of the model itself; None if no automaton follows it."""
+        twisted = {**options, "proposal": Twisted(strength=strength), "adapter": False}
+        try:
+            job = self.job({**twisted, "seed": 0})
+        except UsageError:
+            return None
+        digest = job.spec.constraint.digest
+        alike = job.each is None or all(each.constraint.digest == digest for each in job.each)
+        return twisted if alike and job.source.twists is not None else None
+
+    def learned_from(self, options: Mapping[str, Any]) -> Spent:
+        """Return the cost of the attempts that the twist of a call was learned from so far; 0 without a twist."""
+        twists = self.job({**options, "seed": 0}).source.twists
+        return Spent() if twists is None else twists.constraint.spent
+
+    def left_to_learn(self, options: Mapping[str, Any]) -> int:
+        """Return the most attempts that the twist of a call has still to be learned from; 0 without a twist."""
+        twists = self.job({**options, "seed": 0}).source.twists
+        if twists is None or twists.constraint.learned:
+            return 0
+        return sum(twists.constraint.sizes[twists.constraint.rounds :]) + len(twists.constraint.examples)
+
+    def may_mask(self, options: Mapping[str, Any]) -> bool:
+        """Whether a mask would be another way to draw from the model itself. A server's masks give no weights."""
+        return False
+
+    def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Figures | None:
+        """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise."""
+        return None
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:
@@ -193,21 +241,22 @@ class BaseSession(ABC):
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
         job = replace(job, called=called, tells=tells)
-        if job.twists is not None and model_share is not None:
-            job = replace(job, twists=replace(job.twists, model_share=model_share))
+        if job.source.twists is not None and model_share is not None:
+            twists = replace(job.source.twists, model_share=model_share)
+            job = replace(job, source=replace(job.source, twists=twists))
         return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts
 
     def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
         """Return the budgets of a call's prompts, ``count`` of them."""
         own, _ = self._read(options)
-        asked = self._asked({**own, "seed": 0})
+        asked = self._spec({**own, "seed": 0})
         each = self._each(own, asked)
         return [asked.budget] * count if each is None else [one.budget for one in each]
 
     def constraint_of(self, options: Mapping[str, Any]) -> Constraint:
         """Return the constraint of a call with these options, ``constraints`` and ``fields`` among them."""
         own, _ = self._read(options)
-        return self._asked({**own, "seed": 0}).constraint
+        return self._spec({**own, "seed": 0}).constraint
 
     def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split the options of a call into guardwrap's and the pipeline's, and read ``constraints``."""
@@ -220,7 +269,7 @@ class BaseSession(ABC):
             own["proposal"], own["adapter"] = merge_proposals(from_call, (file.proposal, file.adapter))
         return own, rest
 
-    def _asked(self, own: Mapping[str, Any]) -> RequestOptions:
+    def _spec(self, own: Mapping[str, Any]) -> Spec:
         """Complete guardwrap's options of a call with the defaults."""
         constraint, sampler, budget = self.constraint, self.sampler, self.budget
         if own.get("constraints") is not None:
@@ -235,10 +284,10 @@ class BaseSession(ABC):
         elif own.get("fields") is None and own.get("constraint_each") is None:
             require_filled(constraint)
         seed = self.next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
-        return RequestOptions(constraint, sampler, budget, seed)
+        return Spec(constraint, sampler, budget, seed)
 
-    def _on_exhausted(self, own: Mapping[str, Any], asked: RequestOptions) -> dict[str, Any]:
-        """Return the fields of a call's job for missing texts. A fallback is judged by the rules that run no model."""
+    def _complete(self, own: Mapping[str, Any], spec: Spec, each: Iterable[Spec] | None, source: Source) -> Job:
+        """Return the job of a call. A fallback is judged by the rules that run no model."""
         option, file = own.get("on_exhausted"), own.get("constraints")
         in_call = None if file is None else file.repair
         if option is None:
@@ -248,21 +297,25 @@ class BaseSession(ABC):
         on_exhausted, repair = read_on_exhausted(option, self.file.repair if in_call is None else in_call)
         if own.get("on_exhausted") is None:
             on_exhausted = or_from_file(on_exhausted, (self.file if file is None else file).fallback)
-        require_accepted(on_exhausted, asked.constraint, self.tokenizer)
-        return {"on_exhausted": on_exhausted, "repair": repair}
+        require_accepted(on_exhausted, spec.constraint, self.tokenizer)
+        return Job(spec, source, self._size(own), self.batches, self.threads, each, on_exhausted, repair)
+
+    def _size(self, own: Mapping[str, Any]) -> int:
+        """Return the most attempts that a call draws in parallel."""
+        return self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
 
     def require_fallback(self, job: Job) -> None:
         """Raise UsageError if a rule that runs a model rejects a call's constant fallback. Each rule is asked once."""
         if not isinstance(job.on_exhausted, Fallback) or not isinstance(job.on_exhausted.text, str):
             return
-        key = job.asked.constraint.digest, job.on_exhausted.text
+        key = job.spec.constraint.digest, job.on_exhausted.text
         if key not in self._accepted:
-            require_accepted(job.on_exhausted, job.asked.constraint, self.tokenizer, expensive=True)
+            require_accepted(job.on_exhausted, job.spec.constraint, self.tokenizer, expensive=True)
             if len(self._accepted) >= _KEPT:
                 self._accepted.clear()
             self._accepted.add(key)
 
-    def _each(self, own: Mapping[str, Any], asked: RequestOptions) -> Iterable[RequestOptions] | None:
+    def _each(self, own: Mapping[str, Any], asked: Spec) -> Iterable[Spec] | None:
         """Read the options of each prompt. A list is read at once, so that errors are raised before drawing starts."""
         each, fields = own.get("constraint_each"), own.get("fields")
         if fields is not None and not isinstance(fields, Mapping):
@@ -275,18 +328,16 @@ class BaseSession(ABC):
                 "constraints="
             )
 
-        def asked_by(number: int, item: Any) -> RequestOptions:
+        def asked_by(number: int, item: Any) -> Spec:
             try:
-                return self._asked_by(
-                    item if isinstance(item, PerPromptOptions) else PerPromptOptions(item), own, asked
-                )
+                return self._spec_by(item if isinstance(item, PerPromptOptions) else PerPromptOptions(item), own, asked)
             except (ConstraintError, UsageError) as error:
                 raise UsageError(f"constraint_each[{number}]: {error}") from None
 
         every = itertools.starmap(asked_by, enumerate(each))
         return tuple(every) if isinstance(each, Sequence) else every
 
-    def _asked_by(self, item: PerPromptOptions, own: Mapping[str, Any], asked: RequestOptions) -> RequestOptions:
+    def _spec_by(self, item: PerPromptOptions, own: Mapping[str, Any], asked: Spec) -> Spec:
         """Merge a prompt's options into those of its call. Both constraints must hold."""
         values = {**(own["fields"] if isinstance(own.get("fields"), Mapping) else {}), **(item.fields or {})}
         asked = replace(asked, constraint=fill(asked.constraint, values))
@@ -308,10 +359,6 @@ class BaseSession(ABC):
         if item.seed is not None:
             asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
         return asked if item.number is None else replace(asked, place=item.number)
-
-    def _size(self, own: Mapping[str, Any]) -> int:
-        """Return the most attempts that a call draws in parallel."""
-        return self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
 
     @property
     def has_seed(self) -> bool:
@@ -361,14 +408,3 @@ def unseen_tools(constraint: Constraint, tools: Any, template: Any = None) -> tu
     if template is not None and "tools" not in str(template):
         return (_IGNORED.format("tools= has no effect" if tools else "it knows those of ToolCalls only from the chat"),)
     return () if tools else (_UNSEEN,)
-
-
-def part_asked(asked: RequestOptions, each: Iterable[RequestOptions] | None = None) -> str | None:
-    """Return the first part of messages that a rule of a call judges; None if no rule judges one.
-
-    ``each``: the options of each prompt. They are looked at only if they are a tuple: others are read one by one
-    later.
-    """
-    every = [asked, *(each if isinstance(each, tuple) else ())]
-    parts = (judged_part(part) for options in every for part in walk(options.constraint))
-    return next((part for part in parts if part is not None), None)

@@ -50,10 +50,10 @@ class Delivery:
 
             def on_end(request: Request, outcome: Outcome) -> None:
                 prompt: Any = request.prompt
-                ended[prompt.number] = self.completed(job, prompt, request.constraint, outcome)
+                ended[prompt.number] = self.completed(job, prompt, request.spec.constraint, outcome)
                 on_outcome(prompt.number, ended[prompt.number])
 
-            job = replace(job, on_end=on_end)
+            job = replace(job, hooks=replace(job.hooks, on_end=on_end))
         for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
             early = ended.pop(prompt.number, None)  # already completed in on_end; a fallback function is called once
             yield prompt, self.completed(job, prompt, constraint, outcome) if early is None else early
@@ -69,7 +69,7 @@ class Delivery:
             for prompt, outcome in served:
                 outcomes.append(outcome)  # outcomes before an error are attached to it
                 if render:
-                    records.append(job.records(prompt, outcome))
+                    records.append(job.source.records(prompt, outcome))
         except GuardwrapError as error:
             error.outcomes = (*outcomes, *error.outcomes)
             raise
@@ -79,4 +79,4 @@ class Delivery:
         """Yield records one by one. Prompts are consumed as needed."""
         for prompt, outcome in self.outcomes(prompts, job, alone=True):
             self.require_all(job, [outcome])
-            yield job.records(prompt, outcome)
+            yield job.source.records(prompt, outcome)

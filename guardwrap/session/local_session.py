@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -25,20 +24,21 @@ from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.transformers_internals import batch_size_of
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.pipelines.calls import Call, TensorCall
-from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
+from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.loading import has_dropout, pipeline_of
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import QUANTISED, ProposedCall, Weigher, why_unweighable, with_own_target
 from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
-from guardwrap.proposals import Masked, Twisted, merge_proposals
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
+from guardwrap.proposals import Masked, merge_proposals
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, unseen_tools
 from guardwrap.session.fallback import or_from_file, require_accepted
 from guardwrap.session.job import Job
 from guardwrap.session.repair import read_on_exhausted
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
-from guardwrap.session.twisting import MASKED_INSTEAD, Spent, TwistedConstraint, Twists
+from guardwrap.session.source import LocalSource, part_judged
+from guardwrap.session.twisting import MASKED_INSTEAD, TwistedConstraint, Twists
 from guardwrap.twists.automata import MOST_STATES
 
 if TYPE_CHECKING:
@@ -166,45 +166,10 @@ class LocalSession(BaseSession):
         has_proposal = self.proposal is not None if option is None else option is not False
         return has_proposal or self._adapter_in(own) not in (None, False)
 
-    def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """Yield alternatives to a call: drawing from the model itself, and masked, if possible and not the call's own.
-
-        Each is a pair: whether attempts have weights, and the options.
-        """
-        itself = {**options, "proposal": False, "adapter": False}
-        if self.draws_elsewhere(options):
-            yield False, itself
-        masked = {**itself, "proposal": Masked()}
-        if not self.accepts(masked):  # e.g. the tokenizer rewrites text, or the model takes images
-            return
-        asked = self._proposal_in(self._read(options)[0])
-        if asked is None or not asked.only_masks(self.pipe) or asked.masked is None:
-            yield True, masked
-
-    def twisted_way(self, options: Mapping[str, Any], strength: float | None = None) -> dict[str, Any] | None:
-        """Return the options of a call that draws from a twist of the model itself; None if no automaton follows it."""
-        twisted = {**options, "proposal": Twisted(strength=strength), "adapter": False}
-        try:
-            job = self.job({**twisted, "seed": 0})
-        except UsageError:
-            return None
-        digest = job.asked.constraint.digest
-        if job.twists is None:
-            return None
-        alike = job.each is None or all(each.constraint.digest == digest for each in job.each)
-        return twisted if alike else None
-
-    def learned_from(self, options: Mapping[str, Any]) -> Spent:
-        """Return the cost of the attempts that the twist of a call was learned from so far; 0 without a twist."""
-        twists = self.job({**options, "seed": 0}).twists
-        return Spent() if twists is None else twists.constraint.spent
-
-    def left_to_learn(self, options: Mapping[str, Any]) -> int:
-        """Return the most attempts that the twist of a call has still to be learned from; 0 without a twist."""
-        twists = self.job({**options, "seed": 0}).twists
-        if twists is None or twists.constraint.learned:
-            return 0
-        return sum(twists.constraint.sizes[twists.constraint.rounds :]) + len(twists.constraint.examples)
+    def may_mask(self, options: Mapping[str, Any]) -> bool:
+        """Whether a mask would be another way to draw from the model itself."""
+        proposal = self._proposal_in(self._read(options)[0])
+        return proposal is None or not proposal.only_masks(self.pipe) or proposal.masked is None
 
     def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Figures | None:
         """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise.
@@ -216,8 +181,8 @@ class LocalSession(BaseSession):
         proposal = self._proposal_in(own)
         if proposal is None or proposal.adapter is None or proposal.adapter.card is None:
             return None
-        card, asked = proposal.adapter.card, self._asked({**own, "seed": 0})
-        its_own = (each.constraint.digest for each in self._each(own, asked) or (asked,))
+        card, spec = proposal.adapter.card, self._spec({**own, "seed": 0})
+        its_own = (each.constraint.digest for each in self._each(own, spec) or (spec,))
         fits = (
             proposal.masked is None
             and proposal.twisted is None
@@ -297,31 +262,30 @@ class LocalSession(BaseSession):
 
         ``off`` describes how the call's settings differ from those of its adapter's card.
         """
-        asked = self._asked(own)
-        constraint, sampler = asked.constraint, asked.sampler
-        size = self._size(own)
+        spec = self._spec(own)
+        constraint = spec.constraint
         model = self.model if proposal is None else proposal.pipe.model
         unseen = unseen_tools(constraint, call.preprocess.get("tools"), self._chat_template)
         for note in set(unseen) - self._warned:
             logger.warning("%s", note)  # before attempts are drawn that cannot succeed
         self._warned.update(unseen)
         notes = (() if off is None else (off,)) + unseen
-        each = self._each(own, asked)
-        part = part_asked(asked, each) or ("message" if own.get("parse_messages") else None)
-        if part is not None:
-            call = call.with_parts(part)
+        each = self._each(own, spec)
+        # Options of single prompts that are no tuple are read one by one later.
+        part = part_judged([spec, *(each if isinstance(each, tuple) else ())])
+        if part is not None or own.get("parse_messages"):
+            call = call.with_parts(part or "message")
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
             # Merge unless the sampler computes a(y), which needs the weights without the adapter.
-            model, adapter_notes = proposal.adapter.model(merge=not sampler.weighs)
+            model, adapter_notes = proposal.adapter.model(merge=not spec.sampler.weighs)
             notes += adapter_notes
-        masked = None if proposal is None else proposal.masked
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout changes its distribution; call model.eval()")
         stable = self.stable_prefix(call)
         if not stable.works:
             notes += (f"no early abort: {call.rewrites}",)
-        looks_ahead = masked or (None if proposal is None else proposal.twisted)
+        looks_ahead = None if proposal is None else proposal.masked or proposal.twisted
         if looks_ahead is not None and not stable.works:
             name = type(looks_ahead).__name__
             raise UsageError(f"{name}() has to judge unfinished texts, and there is {notes[-1]}; leave it out")
@@ -333,7 +297,7 @@ class LocalSession(BaseSession):
                     f"no automaton follows {constraint.title}, so no twist was learned for it; leave learned= out"
                 )
             if twists is None:
-                masked, proposal = Masked(), replace(proposal, twisted=None, masked=Masked())
+                proposal = replace(proposal, twisted=None, masked=Masked())
                 notes += (MASKED_INSTEAD.format(MOST_STATES, constraint.title),)
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
@@ -341,26 +305,22 @@ class LocalSession(BaseSession):
             select_rows(model, separate=self.deterministic)  # test the model before prompts are consumed
             slower = slower_because(model, separate=self.deterministic)
             notes += () if slower is None else (slower,)
-        return Job(
-            call,
-            asked,
-            size,
-            model,
-            watches=_watches(constraint, call, stable) if stable.works else None,
+        source = LocalSource(
+            call=call,
+            model=model,
+            rule=constraint,
+            stable=stable,
+            reader=PrefixReader(constraint),
+            causal=causal,
+            proposal=proposal,
+            other_settings=off is not None,
+            twists=twists,
+            weigh=None if proposal is None or by_mask else Weigher(self.model, model, alone=self.deterministic),
             notes=notes,
             of_weights=self.of_weights if by_mask else (),
-            proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
-            masked=masked,
-            twists=twists,
-            vocabulary=None if masked is None else stable.vocabulary,
-            weigh=None if proposal is None or by_mask else Weigher(self.model, model, alone=self.deterministic),
-            causal=causal,
             separate=self.deterministic,
-            each=each,
-            batches=self.batches,
-            threads=self.threads,
-            **self._on_exhausted(own, asked),
         )
+        return self._complete(own, spec, each, source)
 
     def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:
         """Return the twists of a call, which may be learned already; None if no automaton follows the constraint."""
@@ -411,15 +371,3 @@ class LocalSession(BaseSession):
         if proposal is None:
             return Proposal(self.pipe, None, "an adapter", adapter)
         return replace(proposal, described="an adapter", adapter=adapter)
-
-
-def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, PreparedPrompt], PrefixWatch]:
-    """Return a function that makes watches. They share a reader, so a part that was too slow is not asked again."""
-    reader = PrefixReader(own)
-
-    def watch(constraint: Constraint, prompt: PreparedPrompt) -> PrefixWatch:
-        own_reader = reader if constraint is own else PrefixReader(constraint)
-        text = call.text_alone if call.parsed(prompt) else partial(call.unparsed, prompt.law)
-        return PrefixWatch(own_reader.after(call.context(prompt)), partial(stable, decode=text))
-
-    return watch

@@ -26,10 +26,16 @@ class PipelineLike:
 
     _session: LocalSession | EndpointSession
 
+    def _local(self, otherwise: str) -> LocalSession:
+        """Return the session of a local model; raise UsageError with these words for an endpoint."""
+        if not isinstance(self._session, LocalSession):
+            raise UsageError(otherwise)
+        return self._session
+
     @property
     def pipeline(self) -> Pipeline:
         """The wrapped pipeline, or one made for the wrapped model. Texts from calling it directly are not checked."""
-        return self._session.pipe
+        return self._local("an endpoint has no local pipeline, model or device; to get texts, call the wrapper").pipe
 
     @property
     def model(self) -> Any:

@@ -23,7 +23,7 @@ from guardwrap.proposals import OR_REJECTION
 from guardwrap.proposals import Prompt as Hint
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
-from guardwrap.session.job import backend_for
+from guardwrap.session.source import backend_for
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
 

@@ -11,6 +11,7 @@ from guardwrap import Masked, Regex
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.environment.package_data import content
+from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World
 from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of
 
@@ -79,8 +80,9 @@ def test_settings_of_the_pipelines_own_and_of_a_bare_generate(folder: Path) -> N
     assert OTHER in outcome.report.drawn_from
     ids = torch.tensor([world.tokenizer(world.prompt)["input_ids"]], device=world.model.device)
     for options, notes in ((world.settings, 0), ({**world.settings, "temperature": 0.5}, 1)):
+        assert isinstance(guarded.session, LocalSession)
         job, *_ = guarded.session.tensor_job(ids, options)
-        assert len(job.notes) == notes
+        assert len(job.source.notes) == notes
 
 
 def test_other_prompts_are_said(folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_settings_that_print_alike_are_not_equal() -> None:
     # The least probability that eta's rule keeps, as the entropy is large.
     jobs = [guarded._session.job({**settings, "eta_cutoff": cutoff}) for cutoff in (0.00046, 0.00054)]
     together = itertools.chain.from_iterable(job.requests([world.prompt]) for job in jobs)
-    outcomes = [outcome for _, outcome in Scheduler(jobs[0].backend()).serve(together, window=64)]
+    outcomes = [outcome for _, outcome in Scheduler(jobs[0].source.backend(32)).serve(together, window=64)]
     for outcome, left in zip(outcomes, (1.0, 0.9995), strict=True):
         values = [draw.log_proposal for draw in outcome.draws if draw.text == "a"]
         assert values == pytest.approx([math.log(0.6 / left)] * len(values), abs=1e-5)

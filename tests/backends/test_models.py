@@ -36,7 +36,7 @@ from guardwrap.pipelines import calls, prepare
 from guardwrap.scheduling import scheduler
 from guardwrap.scheduling.backend import AttemptState
 from guardwrap.scheduling.request_state import RequestState
-from guardwrap.session import base_session, job, plain_texts
+from guardwrap.session import base_session, job, plain_texts, source
 from guardwrap.testing import character_tokenizer, table_world
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -211,7 +211,7 @@ def test_negative_control_misplaced_states_are_wrong(
         place(self, rows, columns, keys.roll(1, dims=0), values)
 
     monkeypatch.setattr(SlotLayer, "place", misplaced)
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: Slots)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: Slots)
     with pytest.raises(AssertionError):
         assert_right(MODELS[name](tmp_path))
 
@@ -561,7 +561,7 @@ def streamed(count: int) -> tuple[int, list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [(Slots, 600), (Wave, 600), (Plain, 600)])
 def test_a_stream_of_prompts_takes_constant_memory(kind: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
     ahead, alive = streamed(count)
     assert 8 < ahead <= scheduler.WINDOW * 8
     assert max(alive[1:]) < alive[0] + 120  # the negative control below has 500 more
@@ -574,7 +574,7 @@ class Hoarding(Slots):
 
 @pytest.mark.slow
 def test_negative_control_a_stream_that_keeps_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: Hoarding)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: Hoarding)
     monkeypatch.setattr(job, "WINDOW", 1_000)
     ahead, alive = streamed(600)
     assert ahead > 4 * 8

@@ -16,7 +16,7 @@ from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.tokens import inverse_cdf
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import AttemptState
-from guardwrap.session import job
+from guardwrap.session import source
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
 BANNED = ~Regex("b|^.{0,2}d")  # judged while drawn, and satisfied by about one text in ten
@@ -45,7 +45,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_attempts_are_those_of_drawing_everything_anew(
     kind: Any, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
     with_it = attempts(small(), batch_size)
     anew(monkeypatch)
     assert attempts(small(), 32) == with_it
@@ -235,5 +235,5 @@ def test_equal_prompts_know_the_same_but_each_constraint_its_own() -> None:
 
     first, second = (RequestState(each, "refill").launch(0) for each in (one, other))
     assert tree.root(first) is tree.root(second)
-    strict = dataclasses.replace(one, constraint=~Regex("a"))
+    strict = dataclasses.replace(one, spec=dataclasses.replace(one.spec, constraint=~Regex("a")))
     assert tree.root(RequestState(strict, "refill").launch(0)) is not tree.root(first)

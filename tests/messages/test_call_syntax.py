@@ -171,5 +171,5 @@ def test_masks_follow_the_syntax() -> None:
 
 
 def test_negative_control_masks_that_follow_the_rule_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guardwrap.session.job.with_syntax", lambda constraint, *_, **__: constraint)
+    monkeypatch.setattr("guardwrap.session.source.with_syntax", lambda constraint, *_, **__: constraint)
     assert attempts_for_twenty() > 25

@@ -14,7 +14,7 @@ from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.pipelines.task_calls import call_of
 from guardwrap.scheduling.backend import AttemptState, Backend, Launch
 from guardwrap.scheduling.randomness import uniforms
-from guardwrap.session.job import backend_for
+from guardwrap.session.source import backend_for
 from guardwrap.testing import World, check_backend, table_world
 from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from guardwrap.scheduling.request_stream import RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling import fixtures_table_backend
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
-from tests.scheduling.test_scheduler import facts, request_of, run_to_the_end, served
+from tests.scheduling.test_scheduler import changed, facts, request_of, run_to_the_end, served
 
 pytestmark = pytest.mark.usefixtures("watchdog")
 
@@ -475,7 +475,7 @@ def test_the_end_of_a_process_waits_for_a_search(waits: bool) -> None:
 
 def test_texts_are_told_when_they_are_accepted_in_their_order() -> None:
     told: list[tuple[int, Any]] = []
-    made = [replace(request, on_text=lambda *text: told.append(text)) for request in requests_of(1, 3)]
+    made = [changed(request, on_text=lambda *text: told.append(text)) for request in requests_of(1, 3)]
     outcomes = got(Batches(), Made(), made)
     assert [facts(outcome) for outcome in outcomes] == alone(1, 3)  # the callback has no effect on them
     assert len(told) == 12

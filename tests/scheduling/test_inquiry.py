@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
 from tests.scheduling.test_batch import Made, alone, got, kept_open, requests_of
 from tests.scheduling.test_isolation import TheMask
-from tests.scheduling.test_scheduler import facts, request_of
+from tests.scheduling.test_scheduler import changed, facts, request_of
 
 pytestmark = pytest.mark.usefixtures("watchdog")
 
@@ -59,7 +58,7 @@ def asking(most: int | None = 1000, **options: Any) -> Request:
     """A request that no text satisfies."""
     rule = options.pop("rule", NEVER)
     request = request_of(0, random_law(0), rule, watched=False, budget=options.pop("budget", Budget(max_attempts=most)))
-    return replace(request, lookahead=TheMask(lambda: None), **options)
+    return changed(request, lookahead=TheMask(lambda: None), **options)
 
 
 def served(backend: TableBackend, requests: Sequence[Request]) -> list[Outcome]:
@@ -126,7 +125,7 @@ def test_a_smaller_budget_is_looked_at_when_it_ends(most: int) -> None:
 def test_requests_without_lookahead_and_recorders_are_not_asked_about() -> None:
     backend = Asked(8)
     recording = rejection._replace(records=True)
-    outcomes = served(backend, [replace(asking(400), lookahead=None), replace(asking(400), sampler=recording)])
+    outcomes = served(backend, [changed(asking(400), lookahead=None), changed(asking(400), sampler=recording)])
     assert [outcome.report.usage.attempts for outcome in outcomes] == [400, 400]
     assert not backend.asked
 
@@ -141,7 +140,7 @@ def test_a_prompt_that_violates_is_not_asked_about() -> None:
 @pytest.mark.parametrize("look", [1, 3, 10])
 def test_what_continues_is_as_without_it(look: int, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [
-        replace(request_of(seed, random_law(seed, count=3), Regex("bb"), seed=seed), lookahead=TheMask(lambda: None))
+        changed(request_of(seed, random_law(seed, count=3), Regex("bb"), seed=seed), lookahead=TheMask(lambda: None))
         for seed in range(8)
     ]
     plain = [facts(outcome) for outcome in served(TableBackend(8), requests)]

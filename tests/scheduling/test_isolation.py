@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling import test_batch
 from tests.scheduling.fixtures_table_backend import LETTERS, TableBackend, random_law
 from tests.scheduling.test_batch import Made, got, kept_open, requests_of
-from tests.scheduling.test_scheduler import RULE, facts, request_of, run_to_the_end
+from tests.scheduling.test_scheduler import RULE, changed, facts, request_of, run_to_the_end
 
 pytestmark = pytest.mark.usefixtures("watchdog")
 alone = functools.cache(test_batch.alone)
@@ -186,7 +186,7 @@ def hostile(seam: str, strike: Callable[[], Any]) -> Iterator[Request]:
 
     def draw_of(*given: Any) -> Draw:
         strike()
-        return request.draw_of(*given)
+        return request.drawing.draw_of(*given)
 
     def watch(ids: Any) -> None:
         strike()
@@ -217,7 +217,7 @@ def hostile(seam: str, strike: Callable[[], Any]) -> Iterator[Request]:
         "told": {"on_text": told},
         "end": {"on_end": told},
     }
-    yield replace(request, **changes.get(seam, {}))
+    yield changed(request, **changes.get(seam, {}))
 
 
 SEAMS = [

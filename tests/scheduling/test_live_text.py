@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -36,7 +36,7 @@ from guardwrap.scheduling.request_state import RequestState
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law, text_of
-from tests.scheduling.test_scheduler import request_of
+from tests.scheduling.test_scheduler import changed, request_of
 
 WORLDS = [table_world(seed, letters="ab ", max_new_tokens=5) for seed in range(3)]
 FITS = 1e-3
@@ -330,7 +330,7 @@ def failing_rows(monkeypatch: pytest.MonkeyPatch, at: int, changed: Callable[[],
         return forward(self, *arguments)
 
     monkeypatch.setattr(Plain, "forward", failing)
-    monkeypatch.setattr("guardwrap.session.job.select_rows", lambda model, separate: Plain)
+    monkeypatch.setattr("guardwrap.session.source.select_rows", lambda model, separate: Plain)
 
 
 def long_world() -> World:
@@ -393,7 +393,7 @@ def test_pieces_come_before_the_text_and_from_a_shared_batch() -> None:
 
 def test_requests_that_do_not_stream_have_their_own_watch() -> None:
     request = request_of(0, random_law(2), HAS_A)
-    state = RequestState(replace(request, watch=None), "table")
+    state = RequestState(changed(request, watch=None), "table")
     assert state.live is None
     assert state.launch(0).watch is None
 

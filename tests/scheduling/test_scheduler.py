@@ -7,6 +7,7 @@ Covers ``scheduling/backend.py``, ``scheduling/randomness.py``, ``scheduling/req
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling import request_state
 from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
 from guardwrap.scheduling.randomness import uniforms
-from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request import Drawing, Request, Spec
 from guardwrap.scheduling.request_stream import RequestStream, Served
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import goodness_of_fit
@@ -57,11 +58,31 @@ def request_of(
     watched: bool = True,
     **more: Any,
 ) -> Request:
-    def watch(ids: Sequence[int]) -> str | None:
-        return next((part.title for part in rule.parts if part.verdict(text_of(ids)) < 0), None)
+    drawing = Drawing(draw_of, Watching(rule) if watched else None)
+    request = Request(TablePrompt(number, law, f"prompt {number}"), Spec(rule, sampler, budget, seed), drawing)
+    return changed(request, **more)
 
-    prompt = TablePrompt(number, law, f"prompt {number}")
-    return Request(prompt, rule, sampler, budget, seed, draw_of, watch if watched else None, **more)
+
+class Watching:
+    """Judges the letters of a table's texts."""
+
+    def __init__(self, rule: Constraint) -> None:
+        self.rule = rule
+
+    def __call__(self, ids: Sequence[int], /) -> str | None:
+        return next((part.title for part in self.rule.parts if part.verdict(text_of(ids)) < 0), None)
+
+    def place(self, ids: Sequence[int], /) -> str | None:
+        return None
+
+
+def changed(request: Request, **changes: Any) -> Request:
+    """Replace fields of a request, or of the records that it refers to."""
+    for name in ("spec", "drawing", "hooks"):
+        record: Any = getattr(request, name)
+        own = {field.name for field in fields(record)} & {*changes}
+        changes[name] = replace(record, **{field: changes.pop(field) for field in own})
+    return replace(request, **changes)
 
 
 def gold(law: TableLaw, rule: Constraint = RULE) -> dict[tuple[int, ...], float]:
@@ -242,7 +263,7 @@ def broken(kind: str) -> tuple[Request, TableBackend]:
         def unreadable(*_: Any) -> Draw:
             raise ValueError("no text")
 
-        return Request(request.prompt, RULE, rejection, Budget(), 1, unreadable), backend
+        return changed(request, draw_of=unreadable), backend
     backend.breaks = lambda attempt: ModelError("NaN") if attempt.launch.prompt == 5 else None
     return request_of(5, law), backend
 

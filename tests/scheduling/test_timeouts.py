@@ -248,7 +248,7 @@ def test_a_caller_does_not_wait_for_others_that_learn_or_plan(monkeypatch, optio
 
 def test_a_call_whose_timeout_is_over_waits_for_no_lesson_of_another_one():
     guarded = GuardedGenerator(WORLD.pipeline(), Keyword("ab", whole_words=False), proposal=Twisted(), seed=1)
-    twists = guarded.session.job({**WORLD.settings, "seed": 0}).twists
+    twists = guarded.session.job({**WORLD.settings, "seed": 0}).source.twists
     assert twists is not None
     twisted = twists.constraint
     with twisted._learning:

@@ -16,7 +16,7 @@ from guardwrap.session.call_threads import CallThreads
 from guardwrap.session.job import Job
 from guardwrap.testing import llama_world
 
-SECONDS = 20.0
+SECONDS = 60.0
 RULE = Keyword("ab", whole_words=False)
 
 
@@ -25,7 +25,7 @@ async def ended(slow: Any, quick: Any, begun: threading.Event, released: threadi
     first = asyncio.create_task(slow())
     await asyncio.to_thread(begun.wait, SECONDS)
     second = asyncio.create_task(quick())
-    await asyncio.wait({second}, timeout=3)
+    await asyncio.wait({second}, timeout=SECONDS / 2)
     done = first.done(), second.done()
     released.set()
     await asyncio.gather(first, second)
@@ -37,7 +37,7 @@ def both(monkeypatch: pytest.MonkeyPatch, first: GuardedGenerator, second: Guard
     begun, released, learn = threading.Event(), threading.Event(), Job._learned
 
     def slowly(self: Any, *args: Any) -> Any:
-        if self.model is first.model:
+        if self.source.model is first.model:
             begun.set()
             released.wait(SECONDS)
         return learn(self, *args)
@@ -65,7 +65,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
     begun, released = threading.Event(), threading.Event()
 
     def slowly(session: Any, prompts: Any, options: Any, job: Any) -> Any:
-        if job.asked.seed == 1:
+        if job.spec.seed == 1:
             begun.set()
             released.wait(SECONDS)
         return with_choice(session, prompts, options, job)

@@ -224,6 +224,6 @@ def test_constraints_without_a_fair_automaton_are_masked_soon(rule):
     began = time.process_time()
     job = guarded.session.job({"constraints": rule, **WORLD.settings})
     assert time.process_time() - began < 8
-    assert job.twists is None
-    assert job.masked == Masked()
+    assert job.source.twists is None
+    assert job.source.masked == Masked()
     assert not learned(guarded)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-import guardwrap.session.endpoint_session
+import guardwrap.session.source
 from guardwrap import Budget, GuardedGenerator, JSONSchema, Prompt, Regex, constraint
 from guardwrap.backends.endpoint.attempt_stream import AttemptRestarted
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
@@ -56,7 +56,7 @@ def counting():
     """Count how often each attempt is launched, and how often it ends: by itself, or because it is no longer needed."""
     launched: Counter[int] = Counter()
     ended: Counter[int] = Counter()
-    given: Any = vars(guardwrap.session.endpoint_session)["EndpointBackend"]  # maybe a negative control's
+    given: Any = vars(guardwrap.session.source)["EndpointBackend"]  # maybe a negative control's
 
     class Counting(given):
         def launch(self, launches):
@@ -68,7 +68,7 @@ def counting():
             ended.update(each.launch.attempt for each in gone)
             return gone
 
-    with patch.object(guardwrap.session.endpoint_session, "EndpointBackend", Counting):
+    with patch.object(guardwrap.session.source, "EndpointBackend", Counting):
         yield launched, ended
 
 
@@ -102,7 +102,7 @@ class Drops(EndpointBackend):
 
 
 def test_negative_control_broken_attempts_are_dropped(server, monkeypatch):
-    monkeypatch.setattr(guardwrap.session.endpoint_session, "EndpointBackend", Drops)
+    monkeypatch.setattr(guardwrap.session.source, "EndpointBackend", Drops)
     server.breaks = 0.4
     p, report = fit(server, 600)
     assert p < 1e-9

@@ -133,9 +133,9 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
         return [outcome.texts for outcome in outcomes]
 
     usual = texts()
-    from guardwrap.session import job
+    from guardwrap.session import source
 
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
     assert texts() == usual
     assert modes == {"refill", kind.name}
 
@@ -445,9 +445,9 @@ def test_negative_control_rows_that_are_written_one_by_one(monkeypatch: pytest.M
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
     world: World, kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from guardwrap.session import job
+    from guardwrap.session import source
 
-    monkeypatch.setattr(job, "select_rows", lambda model, separate: kind)
+    monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
     judged = Keyword("b", whole_words=False)
     prompts = ["ab", "a", "cde f. ab", "ab"]
     settings: dict[str, Any] = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}

@@ -130,7 +130,7 @@ def test_the_library_s_own_loop_gets_one_attempt_at_a_time() -> None:
     two_parts = T5ForConditionalGeneration(config).eval()
     for deterministic in (True, False):
         guarded = wrapped(two_parts, deterministic=deterministic)
-        backend = guarded.session.job({"do_sample": True}).backend()
+        backend = guarded.session.job({"do_sample": True}).source.backend(32)
         assert isinstance(backend, GenerateBackend)
         assert (backend.room == 1) is deterministic
 

@@ -1,0 +1,297 @@
+"""Where the attempts of a call come from: a local model, or a server, perhaps with a hint, mask, twist or adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import Field, dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
+from guardwrap.backends.endpoint.endpoint_law import EndpointSettings, require_weighable_endpoint
+from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
+from guardwrap.backends.endpoint.server import Endpoint
+from guardwrap.backends.endpoint.structured_outputs import masking
+from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.backends.refill.mode_selection import select_rows
+from guardwrap.backends.refill.threshold_rows import rows_of
+from guardwrap.backends.transformers_loop import GenerateBackend
+from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.kinds.text import Length
+from guardwrap.constraints.prefix_reader import PrefixReader
+from guardwrap.constraints.stop_strings import stops_of
+from guardwrap.constraints.views import NO_MESSAGE, judged_part
+from guardwrap.errors import UsageError
+from guardwrap.messages.call_syntax import with_syntax
+from guardwrap.outcomes import Outcome, Remedy
+from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
+from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
+from guardwrap.pipelines.masking import ConstraintMask
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.proposal_draws import require_weighable
+from guardwrap.proposals import Masked, Prompt
+from guardwrap.scheduling.backend import Backend
+from guardwrap.scheduling.request import Drawing, DrawOf, Spec, Weigh
+from guardwrap.session.resolve import Proposal
+from guardwrap.session.telemetry import CallSpan, traced_by
+from guardwrap.session.twisting import Twists
+
+
+class Source(Protocol):
+    """What a job needs to know of where attempts come from. ``Drawing`` is what the scheduler needs."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def call(self) -> Any:
+        """What reads prompts and renders texts: a ``Call`` or an ``EndpointCall``."""
+
+    @property
+    def twists(self) -> Twists | None:
+        """The twists that attempts are drawn with, which may have to be learned; None without any."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for every report."""
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for calls that can share a batch."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether calls in threads share a batch."""
+
+    def drawing(self, prompt: Any, spec: Spec, span: CallSpan | None) -> tuple[Any, Drawing]:
+        """Return the prompt as attempts at it need it, and how they are drawn."""
+
+    def backend(self, size: int) -> Backend:
+        """Make the backend that draws attempts, at most ``size`` in parallel."""
+
+    def records(self, prompt: Any, outcome: Outcome) -> Any:
+        """Render an outcome in the pipeline's format, with None for missing texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSource:
+    """A model in this process."""
+
+    call: Call
+    model: Any  # the model that tokens are drawn from: the wrapped model or the proposal's
+    rule: Constraint  # the constraint of the call
+    stable: StablePrefix  # decodes unfinished attempts; without early abort if it does not work
+    reader: PrefixReader  # judges them by the constraint of the call. A part that was too slow is not asked again.
+    causal: bool  # whether it is a causal language model, which guardwrap's own decoding loop draws from
+    proposal: Proposal | None = None  # what attempts are drawn from; None for the model itself
+    other_settings: bool = False  # whether the settings are others than those of the card of the proposal's adapter
+    twists: Twists | None = None
+    weigh: Weigh | None = None  # computes log-weights that decoding does not give
+    notes: tuple[str, ...] = ()
+    of_weights: tuple[str, ...] = ()  # notes for reports of samplers that use weights
+    separate: bool = False  # whether each attempt is computed alone, so that no other changes it
+
+    @property
+    def shares(self) -> bool:
+        """Whether guardwrap's own loop draws the attempts."""
+        return self.causal
+
+    @property
+    def key(self) -> Hashable:
+        """The model."""
+        return id(self.model)
+
+    @property
+    def masked(self) -> Masked | None:
+        """The settings of the mask; None without one."""
+        return None if self.proposal is None else self.proposal.masked
+
+    def backend(self, size: int) -> Backend:
+        """Make the backend of the model."""
+        if not self.causal:
+            return GenerateBackend(1 if self.separate else size)
+        return backend_for(self.model, size, separate=self.separate)
+
+    def records(self, prompt: PreparedPrompt, outcome: Outcome) -> Any:
+        """Render an outcome; fallbacks come after the texts, and None after them."""
+        others = outcome.texts[len(outcome.draws) :]
+        missing = outcome.report.requested - len(outcome.texts)
+        return self.call.records(prompt, outcome.draws, [*others, *[None] * missing])
+
+    def drawing(self, prompt: PreparedPrompt, spec: Spec, span: CallSpan | None) -> tuple[PreparedPrompt, Drawing]:
+        """Return the prompt, with what is needed to weigh attempts at it, and how they are drawn."""
+        if spec.sampler.weighs:
+            prompt = require_weighable(prompt)
+        watch = self._watch(spec.constraint, prompt) if self.stable.works else None
+        draw_of = _draw_of(self.call.draw, spec.constraint)
+        mask = lookahead = None
+        if watch is not None:
+            vocabulary = None if self.masked is None else self.stable.vocabulary
+            draw = partial(draw_of, prompt)
+            lookahead = ConstraintMask(watch, prompt.law, spec.constraint, draw, 0.0, vocabulary)
+            if self.masked is not None:
+                mask = lookahead = self._mask(self.masked, lookahead, prompt, spec)
+        why = self._whole_because(prompt)
+        twists, proposal = self.twists, self.proposal
+        in_words = None if proposal is None else partial(proposal.in_words, other_settings=self.other_settings)
+        notes = (*self.notes, *(self.of_weights if spec.sampler.weighs else ()), *prompt.law.notes)
+        notes += (*self.call.notes(prompt, spec.constraint), *(() if twists is None else twists.notes))
+        return prompt, Drawing(
+            draw_of,
+            watch,
+            mask,
+            lookahead,
+            None if twists is None else twists.twist(prompt),
+            self.weigh if spec.sampler.weighs else None,
+            None if in_words is None else in_words(spec.constraint, prompt.given),
+            notes,
+            settled=watch if why is None else None,
+            whole_because=why or "",
+            prompt_tokens=len((prompt.target or prompt.law).ids) if self.causal else None,
+            ways=self._ways(prompt),
+            learning=prompt.learning,
+        )
+
+    def _watch(self, constraint: Constraint, prompt: PreparedPrompt) -> PrefixWatch:
+        reader = self.reader if constraint is self.rule else PrefixReader(constraint)
+        text = self.call.text_alone if self.call.parsed(prompt) else partial(self.call.unparsed, prompt.law)
+        return PrefixWatch(reader.after(self.call.context(prompt)), partial(self.stable, decode=text))
+
+    def _mask(self, masked: Masked, lookahead: ConstraintMask, prompt: PreparedPrompt, spec: Spec) -> ConstraintMask:
+        """Return the mask of a masked proposal."""
+        mask = replace(lookahead, unseen=masked.unseen)
+        if spec.sampler.weighs:  # weights are of g, so whatever g has must stay possible
+            return mask
+        casts = bool(self.call.preprocess.get("tools"))
+        regions = None if prompt.regions is None else prompt.regions[0]
+        written = with_syntax(spec.constraint, regions, self.call.pipe.tokenizer, casts=casts)
+        if written is not spec.constraint:
+            mask = replace(mask, watch=self._watch(written, prompt))
+        return replace(mask, beyond=masked.beyond_truncation)
+
+    def _ways(self, prompt: PreparedPrompt) -> frozenset[Remedy]:
+        """Return what the call can change for a prompt that lacks texts."""
+        possible = {
+            Remedy.TEXTS: bool(prompt.law.warpers),
+            Remedy.LENGTH: self.call.fits(prompt, more=1),
+            Remedy.MASK: self.causal and self.stable.works and self.proposal is None,
+            Remedy.PROMPT: self.call.reads_text,
+        }
+        return frozenset(remedy for remedy, can in possible.items() if can)
+
+    def _whole_because(self, prompt: PreparedPrompt) -> str | None:
+        """Return why no text of a prompt is certain to be accepted before it is complete; None if one may be."""
+        if not self.causal:
+            return "transformers' own loop draws the texts"
+        if not self.stable.works:
+            return str(self.call.rewrites)
+        if prompt.regions is not None:
+            return "whether an answer can be parsed into a message is known at its end"
+        return None
+
+
+def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
+    """Make the backend that draws from a causal model."""
+    return RefillBackend(partial(rows_of, select_rows(model, separate=separate), model), size)
+
+
+def _draw_of(draw: DrawOf, constraint: Constraint) -> DrawOf:
+    """Return the function that decodes attempts, whose messages end before the constraint's stop strings."""
+    stops = stops_of(constraint)
+    decode: Callable[..., Any] = draw
+    return partial(decode, stops=stops) if stops else draw
+
+
+@dataclass(frozen=True)
+class EndpointProposal:
+    """What a server draws attempts from, if not its model under the user's prompts."""
+
+    prompt: Prompt | None = None  # another prompt, or None
+    adapter: str | None = None  # the name of an adapter on the server, or None
+    masked: bool = False  # whether the server masks tokens, so that texts follow one part of the constraint
+
+    def in_words(self, constraint: Constraint) -> str:
+        """Describe the proposal."""
+        words = "the model itself" if self.prompt is None else str(self.prompt)
+        words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
+        return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointSource:
+    """A model on a server."""
+
+    call: EndpointCall
+    model: Endpoint
+    rule: Constraint  # the constraint of the call
+    reader: PrefixReader  # judges growing texts by it. A part that was too slow is not asked again.
+    proposal: EndpointProposal | None = None  # what attempts are drawn from; None for the model itself
+    weigh: EndpointWeigher | None = None
+    notes: tuple[str, ...] = ()
+
+    twists: ClassVar[None] = None
+    shares: ClassVar[bool] = True
+
+    @property
+    def key(self) -> Hashable:
+        """The endpoint."""
+        return id(self.model)
+
+    def backend(self, size: int) -> Backend:
+        """Make the backend of the server."""
+        return EndpointBackend(self.model, size)
+
+    def records(self, prompt: Any, outcome: Outcome) -> Any:
+        """Render an outcome."""
+        return self.call.records(prompt, outcome)
+
+    def drawing(self, prompt: Any, spec: Spec, span: CallSpan | None) -> tuple[Any, Drawing]:
+        """Return the prompt, with what the server needs to know, and how attempts at it are drawn."""
+        require_possible(spec, self.proposal, self.model, self.call.settings)
+        prompt, proposal = prompt.traced(traced_by(span)), self.proposal
+        weighed = proposal is not None and spec.sampler.weighs
+        if weighed:
+            prompt = replace(prompt, law=replace(prompt.law, scored=True))
+        elif proposal is not None and proposal.masked:
+            prompt = replace(prompt, law=replace(prompt.law, mask=masking(spec.constraint)[1]))
+        reader = self.reader
+        if spec.constraint is not self.rule:
+            part = part_judged([spec])
+            if part is not None and not self.call.parses:
+                raise UsageError(NO_MESSAGE.format(part, "pass parse_messages=True to the call"))
+            reader = PrefixReader(spec.constraint).after(self.call.context())
+        return prompt, Drawing(
+            _draw_of(self.call.draw, spec.constraint),
+            TextWatch(reader),
+            weigh=self.weigh if weighed else None,
+            proposal=None if proposal is None else proposal.in_words(spec.constraint),
+            notes=self.notes,
+            whole_because="a server draws the texts, and may draw another one after a broken connection",
+        )
+
+
+def part_judged(specs: Sequence[Spec]) -> str | None:
+    """Return the first part of messages that a rule judges; None if no rule judges one."""
+    parts = (judged_part(part) for spec in specs for part in walk(spec.constraint))
+    return next((part for part in parts if part is not None), None)
+
+
+def require_possible(
+    spec: Spec, proposal: EndpointProposal | None, endpoint: Endpoint, settings: EndpointSettings
+) -> None:
+    """Raise UsageError for what a server cannot do, before any request is sent."""
+    if proposal is not None and proposal.masked:
+        masking(spec.constraint)
+    if proposal is not None and spec.sampler.weighs:
+        if proposal.masked:
+            raise UsageError(
+                f"the sampler {spec.sampler.name!r} computes weights, and a server does not report how much "
+                "probability its mask removed; pass sampler='rejection', or leave Masked() out"
+            )
+        require_weighable_endpoint(endpoint, settings)
+    for part in walk(spec.constraint):
+        if isinstance(part, Length) and part.unit == "tokens":
+            raise UsageError(
+                f"{part.title} counts tokens, and an endpoint gives only text; use unit='characters' or 'words', or "
+                "max_new_tokens="
+            )
