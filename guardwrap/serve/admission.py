@@ -17,34 +17,27 @@ def closing() -> ErrorResponse:
     )
 
 
-class Shutdown:
-    """The end of a server, which all of its models share."""
-
-    def __init__(self) -> None:
-        self.draining = False
-        self.over = asyncio.Event()
-
-
 class Gate:
-    """Limits how many requests to a model run and wait, within one event loop."""
+    """Limits how many requests run and wait, within one event loop, and ends them when the server shuts down."""
 
-    def __init__(self, running: int, queue: int, shutdown: Shutdown) -> None:
-        self.shutdown = shutdown
-        self._most = running + queue
+    def __init__(self, running: int, queue: int) -> None:
+        self.most = running + queue
+        self.draining = False  # no request is admitted anymore
+        self.over = asyncio.Event()  # the running ones end as well
         self._slots = asyncio.Semaphore(running)
         self.inside = self.running = 0
 
     @property
     def queued(self) -> int:
-        """Number of requests that wait for the model or its batch, or are being read."""
+        """Number of requests that wait for the batch, or are being read."""
         return self.inside - self.running
 
     @contextmanager
     def place(self) -> Iterator[None]:
         """Admit a request for the duration of the ``with`` block."""
-        if self.shutdown.draining:
+        if self.draining:
             raise closing()
-        if self.inside >= self._most:
+        if self.inside >= self.most:
             message = f"the queue is full: {self.inside} requests are running or waiting; try again later"
             raise ErrorResponse(429, message, code="queue_full", headers={"Retry-After": "1"})
         self.inside += 1

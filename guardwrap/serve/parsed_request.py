@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,23 +67,6 @@ class ParsedRequest:
     most_tokens: int | None = None  # the server's limit on ``max_new_tokens``; None for none
 
 
-def parsed_without_model(
-    parse: Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest],
-    fields: Mapping[str, Any],
-    policy: RequestPolicy,
-    *,
-    images: bool,
-) -> ParsedRequest:
-    """Validate a request to a model that is not loaded, as far as that is possible without it.
-
-    A request that this rejects is also rejected by the loaded model. What depends on its tokenizer or its template is
-    accepted here: token ids, tools and the length of prompts.
-    """
-    if has_token_ids(fields):
-        fields = {**fields, "prompt": ["ids"] * len(_several(fields["prompt"]))}
-    return parse(fields, replace(policy, parses="tools", images=images))
-
-
 def has_token_ids(fields: Mapping[str, Any]) -> bool:
     """Whether the prompts of a request are token ids."""
     return all(map(_are_ids, _several(fields.get("prompt"))))
@@ -111,12 +94,18 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(each) is int and each >= 0 for each in value)
 
 
+def model_of(fields: Mapping[str, Any], policy: RequestPolicy) -> str:
+    """Return the name that a request uses for the model."""
+    name = fields.get("model")
+    if not isinstance(name, str) or name not in policy.models:
+        raise no_model(name, policy.models)
+    return name
+
+
 def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: bool) -> ParsedRequest:
     """Validate the body of a request."""
     fields = require_known(fields, chat=chat)
-    model = fields.get("model")
-    if not isinstance(model, str) or model not in policy.models:
-        raise no_model(model, [policy.models])
+    model = model_of(fields, policy)
     prompts = [read_chat(fields.get("messages"), images=policy.images)] if chat else _texts(fields.get("prompt"))
     tools = read_tools(fields, policy) if chat else None
     n = whole(fields, "n", 1, policy.limits.n) or 1

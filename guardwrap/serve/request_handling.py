@@ -6,17 +6,17 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.serve.admission import Gate, Shutdown, closing
+from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, refusal_of
 from guardwrap.serve.incoming_requests import gone
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -25,8 +25,6 @@ from guardwrap.serve.responses_reply import ResponsesReply
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
-
-_Result = TypeVar("_Result")
 
 AnyReply = Reply | ResponsesReply
 """The reply to a request of one of the routes."""
@@ -62,21 +60,6 @@ class LivePiece(NamedTuple):
 
 
 _Item = Accepted | LivePiece | Outcome
-
-
-async def unless_over(request: Request, shutdown: Shutdown, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return the result of work that a request waits for. The body must have been read."""
-    result = asyncio.create_task(work)
-    disconnect, end = asyncio.create_task(gone(request)), asyncio.create_task(shutdown.over.wait())
-    try:
-        await asyncio.wait({result, disconnect, end}, return_when=asyncio.FIRST_COMPLETED)
-        if result.done():
-            return result.result()
-        raise Gone if disconnect.done() else closing()
-    finally:
-        for task in (result, disconnect, end):
-            task.cancel()
-        await asyncio.gather(result, disconnect, end, return_exceptions=True)
 
 
 class _Over(NamedTuple):
@@ -144,7 +127,7 @@ async def served(
             results.put_nowait(_Over())
 
     drawing = asyncio.create_task(draw())
-    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.shutdown.over.wait())
+    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
     next_item: asyncio.Task[_Item | _Over] | None = None
     try:
         while True:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.catalogue_files import catalogue_names
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.coerce import as_constraint_file, catalogue
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, fallback_fault
 from guardwrap.constraints.files.kind_registry import kinds
@@ -30,11 +30,11 @@ from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.package_data import PREFIX
-from guardwrap.errors import GuardwrapError, nearest
+from guardwrap.errors import GuardwrapError, SpecError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.server_settings import RequestLimits
+from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_named
 
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
@@ -63,7 +63,7 @@ class RequestPolicy:
     # repair turns of chats whose request and constraint files name none; None for none
     repair: Mapping[str, Any] | None = None
     classifiers: tuple[str, ...] = ()  # classifier models that requests may use
-    limits: RequestLimits = dataclasses.field(default_factory=RequestLimits)  # limits for one request
+    limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)  # limits for one request
     # when answers to chats are parsed into messages: never, because the model's markers are not known; for requests
     # with tools; or always, because the chat template has markers of reasoning or calls
     parses: Literal["never", "tools", "always"] = "never"
@@ -73,6 +73,32 @@ class RequestPolicy:
     def files(self) -> tuple[ConstraintFile, ...]:
         """All constraint files: those that requests may name, and those that always apply."""
         return (*self.named.values(), *self.always)
+
+    @property
+    def all_adapters(self) -> list[Adapter]:
+        """The adapters that requests may use, each once."""
+        adapters = [*self.adapters.values(), *(file.adapter for file in self.files if file.adapter is not None)]
+        return list(dict.fromkeys(adapters))
+
+
+def policy_of(settings: ServerSettings) -> RequestPolicy:
+    """Read the files that the settings name, and return the policy for requests."""
+    named = read_named(settings)
+    always = []
+    for name in settings.always:
+        if name not in named and not name.startswith(PREFIX):
+            raise SpecError(f"always: there is no constraint file {name!r}{nearest(name, named)} in the folder")
+        always.append(named[name] if name in named else catalogue(name.removeprefix(PREFIX)))
+    return RequestPolicy(
+        models=(settings.served_name, *settings.aliases),
+        named=named,
+        always=tuple(always),
+        adapters=settings.adapters,
+        proposals=settings.proposals,
+        repair=settings.repair,
+        classifiers=settings.classifiers,
+        limits=settings.limits,
+    )
 
 
 def require_mapping(value: Any) -> dict[str, Any]:
@@ -269,7 +295,7 @@ def repair_of(
     return repair
 
 
-def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: RequestLimits) -> str | None:
+def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: ServerLimits) -> str | None:
     """Return the text for missing ones: the request's, or that of its files. It is checked before anything is drawn."""
     where, text = "guardwrap.fallback", fields.get("fallback", file.fallback)
     if text is None:
@@ -284,9 +310,7 @@ def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: Request
     return text
 
 
-def budget_of(
-    fields: Mapping[str, Any], file_budget: Budget | None, limits: RequestLimits, *, turns: int = 0
-) -> Budget:
+def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: ServerLimits, *, turns: int = 0) -> Budget:
     """Return the budget of a request: its own limits replace those of its files, up to the server's limits.
 
     With repair turns it is the budget of each turn, and all of them together stay within the server's limits.

@@ -15,7 +15,7 @@ from guardwrap.constraints.kinds.text import Regex
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.server_settings import RequestLimits
+from guardwrap.serve.server_settings import ServerLimits
 from guardwrap.serve.structural_tags import structural_tags
 
 Structure = JSONSchema | Regex | Grammar | All
@@ -25,7 +25,7 @@ _SHAPES = ("text", "json_object", "json_schema", "structural_tag")
 _SCHEMA_FIELDS = ("name", "schema", "strict", "description")
 
 
-def structured(fields: Mapping[str, Any], limits: RequestLimits) -> Iterator[Structure]:
+def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Structure]:
     """Yield the constraints of a request's structured output fields. A text must satisfy all of them."""
     if "response_format" in fields:
         yield from _response_format(fields["response_format"], limits)
@@ -37,7 +37,7 @@ def structured(fields: Mapping[str, Any], limits: RequestLimits) -> Iterator[Str
             yield _meant(name, meaning, fields[name], limits)
 
 
-def _response_format(value: Any, limits: RequestLimits) -> Iterator[Structure]:
+def _response_format(value: Any, limits: ServerLimits) -> Iterator[Structure]:
     where = "response_format"
     shape = value.get("type") if isinstance(value, dict) else None
     if shape not in _SHAPES:
@@ -59,7 +59,7 @@ def _response_format(value: Any, limits: RequestLimits) -> Iterator[Structure]:
         yield _meant(f"{where}.json_schema.schema", "json", wrapper["schema"], limits)
 
 
-def _structured_outputs(value: Any, limits: RequestLimits) -> Structure:
+def _structured_outputs(value: Any, limits: ServerLimits) -> Structure:
     where = "structured_outputs"
     if not isinstance(value, dict):
         raise bad(where, f"give an object with one of {', '.join(_MEANINGS)}")
@@ -80,7 +80,7 @@ def _require_fields(fields: Mapping[str, Any], where: str, known: tuple[str, ...
             raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
 
 
-def _meant(where: str, meaning: str, value: Any, limits: RequestLimits, *, compact: bool = False) -> Structure:
+def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compact: bool = False) -> Structure:
     """Return the constraint for one type of structured output, within the size limits."""
     try:
         if meaning == "json":
@@ -106,7 +106,7 @@ def _meant(where: str, meaning: str, value: Any, limits: RequestLimits, *, compa
         raise in_field(where, error) from None
 
 
-def _schema(where: str, value: Any, limits: RequestLimits, *, compact: bool) -> Structure:
+def _schema(where: str, value: Any, limits: ServerLimits, *, compact: bool) -> Structure:
     if isinstance(value, str):  # vLLM accepts JSON text as well
         _require_size(where, len(value), limits.constraint_characters)
         try:
@@ -119,7 +119,7 @@ def _schema(where: str, value: Any, limits: RequestLimits, *, compact: bool) -> 
     return JSONSchema(value, whitespace="compact" if compact else "any", name="the JSON Schema")
 
 
-def _choice(where: str, value: Any, limits: RequestLimits) -> str:
+def _choice(where: str, value: Any, limits: ServerLimits) -> str:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise bad(where, "give a list of strings")
     _require_size(where, sum(map(len, value)), limits.pattern_characters)
