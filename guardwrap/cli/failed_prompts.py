@@ -15,15 +15,15 @@ class FailedPrompts:
     """Collects the prompts that did not get all their texts, and describes them after the run."""
 
     def __init__(self) -> None:
-        self._prompts: defaultdict[str, list[str]] = defaultdict(list)
+        self._prompts: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
         self._rejected: Counter[str] = Counter()
         self._attempts: Counter[str] = Counter()
 
-    def add(self, where: str, report: Report) -> None:
-        """Add a prompt, given its place in the input."""
+    def add(self, number: int, where: str, report: Report) -> None:
+        """Add a prompt, given its number and its place in the input."""
         rule = max(report.rejections, key=report.rejections.__getitem__, default="")
         label = quoted(rule) if rule else f"no rule (ended by {report.ended})"
-        self._prompts[label].append(f"{where} ({report.accepted} of {report.requested} texts)")
+        self._prompts[label].append((number, f"{where} ({report.accepted} of {report.requested} texts)"))
         self._rejected[label] += report.rejections.get(rule, 0)
         self._attempts[label] += report.usage.attempts
 
@@ -39,7 +39,7 @@ class FailedPrompts:
         return [*listed, f"  and {len(rules) - MOST} more rules"] if len(rules) > MOST else listed
 
     def _line(self, label: str) -> str:
-        prompts = self._prompts[label]
+        prompts = [words for _, words in sorted(self._prompts[label])]
         more = f" and {len(prompts) - MOST:,} more" if len(prompts) > MOST else ""
         rejected = f"rejected {self._rejected[label]:,} of {self._attempts[label]:,} attempts"
         return f"  {label} {rejected}: {', '.join(prompts[:MOST])}{more}"

@@ -13,6 +13,9 @@ AGAIN = "drawn_again"
 """Setting in a record: how often its prompt was retried."""
 
 
+NUMBER = "number"
+"""Field of a report in a record of ``guardwrap generate``: the number of the prompt in the input, from 1."""
+
 MADE = ("texts", "ok", "report", "reason")
 """Fields of a record in addition to those of its prompt."""
 
@@ -22,9 +25,13 @@ CHECKSUM = "checksum"
 _CHECKED = ("prompt", "messages", "texts", "ok", "report")
 
 
-def record_of(fields: Mapping[str, Any], outcome: Outcome, settings: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(
+    fields: Mapping[str, Any], outcome: Outcome, settings: Mapping[str, Any], number: int | None = None
+) -> dict[str, Any]:
     """Return the record of one prompt: the fields of the input, the texts, and the report with the run's settings."""
     report = outcome.report.to_dict() | {"settings": dict(settings)}
+    if number is not None:
+        report[NUMBER] = number
     record = {**fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": report}
     report[CHECKSUM] = checksum_of(record)
     return record

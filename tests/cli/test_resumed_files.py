@@ -213,18 +213,6 @@ def test_negative_control_a_forged_line_that_is_not_judged(model: str, monkeypat
     assert records(OUT.read_text())[0]["texts"] == ["nothing"]
 
 
-def test_a_forged_line_beside_the_output_is_drawn_again(model: str) -> None:
-    Path("c.yaml").write_text(HAS_A)
-    whole = (model, "ab", "cd", "-c", "c.yaml", "-o", OUT, "--seed", 1)
-    assert generate(*whole).exit_code == 0
-    first, second = OUT.read_bytes().splitlines(keepends=True)
-    for made_up in (forged(json.loads(second), "nothing"), changed(json.loads(second), "a")):
-        OUT.write_bytes(first)
-        Path("out.jsonl.ahead").write_text(f"1 {json.dumps(made_up)}\n")
-        assert generate(*whole, "--resume").exit_code == 0
-        assert records(OUT.read_text())[1]["texts"] == json.loads(second)["texts"]
-
-
 def test_rules_that_run_a_model_are_not_asked_again(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier_pipeline().save_pretrained("judge")
     rule = "- {kind: classifier, model: judge, label: positive, threshold: 0.0, too_long: truncate}\n"

@@ -68,7 +68,12 @@ def test_long_bodies_are_parsed_in_a_thread(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         submit = loop.run_in_executor
-        monkeypatch.setattr(loop, "run_in_executor", lambda *work: (threads.append(work[0]), submit(*work))[1])
+
+        def noted(pool: Any, work: Any) -> Any:
+            threads.append(pool)
+            return submit(pool, work)
+
+        monkeypatch.setattr(loop, "run_in_executor", noted)
         assert (await model.fields(json.dumps({"user": "u" * size}).encode()))["user"] == "u" * size
 
     asyncio.run(run())
