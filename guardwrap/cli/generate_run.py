@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from guardwrap.cli.failed_prompts import FailedPrompts
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.rejected_texts import RejectedTexts
 from guardwrap.cli.results import Task, WrittenLines, line_file, sort_lines
-from guardwrap.cli.shared import fail, in_one_line, show
+from guardwrap.cli.shared import fail, in_one_line, printable_text, show
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import irregular
-from guardwrap.errors import PromptError, UsageError
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.formatting import counted_of
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Outcome, Report
 from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
+from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 
 if TYPE_CHECKING:
     from guardwrap.cli.generate_request import GenerateRequest, OutputOptions
@@ -226,3 +225,70 @@ def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool,
 def _to_stdout(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+
+INDENT = "    "
+
+
+class RejectedTexts:
+    """Prints the first rejected attempts of each prompt."""
+
+    def __init__(self, limit: int, where: Callable[[int], str]) -> None:
+        self._limit = limit
+        self._where = where
+        self._shown: Counter[int] = Counter()
+
+    def __call__(self, rejected: RejectedAttempt) -> None:
+        """Print an attempt, unless its prompt has had enough of them."""
+        if self._shown[rejected.prompt] >= self._limit:
+            return
+        self._shown[rejected.prompt] += 1
+        head = f"{self._where(rejected.prompt)}, attempt {rejected.attempt + 1}, rejected by {_parts(rejected)}:"
+        lines = printable_text(rejected.draw.text).splitlines() or ["(no text)"]
+        with suppress(OSError):  # a closed stderr must not end the run
+            typer.echo("\n".join([head, *(f"{INDENT}{line}" for line in lines)]), err=True)
+
+
+def _parts(rejected: RejectedAttempt) -> str:
+    try:
+        return ", ".join(map(str, rejected.explain().rejections))
+    except GuardwrapError:  # the attempt has been judged already, so the run can continue
+        return quoted(rejected.part)
+
+
+MOST = 10
+"""The most rules, and the most prompts of one rule, that are listed."""
+
+
+class FailedPrompts:
+    """Collects the prompts that did not get all their texts, and describes them after the run."""
+
+    def __init__(self) -> None:
+        self._prompts: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        self._rejected: Counter[str] = Counter()
+        self._attempts: Counter[str] = Counter()
+
+    def add(self, number: int, where: str, report: Report) -> None:
+        """Add a prompt, given its number and its place in the input."""
+        rule = max(report.rejections, key=report.rejections.__getitem__, default="")
+        label = quoted(rule) if rule else f"no rule (ended by {report.ended})"
+        self._prompts[label].append((number, f"{where} ({report.accepted} of {report.requested} texts)"))
+        self._rejected[label] += report.rejections.get(rule, 0)
+        self._attempts[label] += report.usage.attempts
+
+    def lines(self) -> list[str]:
+        """Return one line for each rule, the one of most prompts first; none for a single prompt.
+
+        A rule is listed with the prompts whose attempts it rejected more of than any other rule.
+        """
+        if sum(map(len, self._prompts.values())) < 2:
+            return []
+        rules = sorted(self._prompts, key=lambda label: (-len(self._prompts[label]), label))
+        listed = [self._line(label) for label in rules[:MOST]]
+        return [*listed, f"  and {len(rules) - MOST} more rules"] if len(rules) > MOST else listed
+
+    def _line(self, label: str) -> str:
+        prompts = [words for _, words in sorted(self._prompts[label])]
+        more = f" and {len(prompts) - MOST:,} more" if len(prompts) > MOST else ""
+        rejected = f"rejected {self._rejected[label]:,} of {self._attempts[label]:,} attempts"
+        return f"  {label} {rejected}: {', '.join(prompts[:MOST])}{more}"

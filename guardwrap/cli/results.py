@@ -17,8 +17,7 @@ from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.overrides import OPTIONS
 from guardwrap.prompt_files.prompts import Item, PromptSource
-from guardwrap.prompt_files.records import AGAIN, NUMBER
-from guardwrap.prompt_files.run_identity import difference
+from guardwrap.prompt_files.records import AGAIN, NUMBER, difference
 from guardwrap.prompt_files.written_records import is_written, require_unchanged
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import ExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,6 @@ from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, refusal_of
 from guardwrap.serve.incoming_requests import gone
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -31,6 +30,63 @@ AnyReply = Reply | ResponsesReply
 
 TICK = 3.0
 """Seconds between keep-alive comments to a waiting client. Proxies close connections that are idle for 30 or 60 s."""
+
+
+def closing() -> ErrorResponse:
+    """Return the error response of a server that is shutting down."""
+    headers = {"Connection": "close", "Retry-After": "5"}
+    return ErrorResponse(
+        503, "the server is shutting down; try again later, or on another server", code="shutting_down", headers=headers
+    )
+
+
+class Gate:
+    """Limits how many requests run and wait, within one event loop, and ends them when the server shuts down."""
+
+    def __init__(self, running: int, queue: int) -> None:
+        self.most = running + queue
+        self.draining = False  # no request is admitted anymore
+        self.over = asyncio.Event()  # the running ones end as well
+        self._slots = asyncio.Semaphore(running)
+        self.inside = self.running = 0
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait for the batch, or are being read."""
+        return self.inside - self.running
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Admit a request for the duration of the ``with`` block."""
+        if self.draining:
+            raise closing()
+        if self.inside >= self.most:
+            message = f"the queue is full: {self.inside} requests are running or waiting; try again later"
+            raise ErrorResponse(429, message, code="queue_full", headers={"Retry-After": "1"})
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    @asynccontextmanager
+    async def slot(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Wait for a slot in the batch, first come, first served, and hold it for the ``async with`` block.
+
+        ``seconds``: the seconds until the request's timeout, after which nothing is computed for it, so that it needs
+        no slot; None without a timeout.
+        """
+        try:
+            await asyncio.wait_for(self._slots.acquire(), seconds)
+        except TimeoutError:
+            yield
+            return
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._slots.release()
 
 
 class Gone(Exception):

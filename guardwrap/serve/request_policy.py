@@ -25,6 +25,7 @@ from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
 from guardwrap.constraints.files.repair_field import REASONS, read_repair
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
+from guardwrap.constraints.kinds.function import Python
 from guardwrap.documents.inputs import is_text
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
@@ -39,13 +40,13 @@ from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_n
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text
-_KINDS = (
-    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "entails",
-    "finished", "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not",
-    "numbers_from", "one_of", "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex",
-    "secrets", "similar", "split", "tool_calls", "values",
-)  # fmt: skip
-"""Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
+
+
+@cache
+def _kinds() -> list[str]:
+    """Return the kinds for requests: none runs user code, and kinds of other packages may read files."""
+    built_in = ((name, kind) for name, kind in kinds().items() if kind.__module__.startswith("guardwrap."))
+    return sorted(name for name, kind in built_in if not issubclass(kind, Python))
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,8 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
     kind = value.get("kind")
     if kind == "python":
         raise bad(where, "a request cannot contain code; put it into a constraint file of the server")
-    if kind not in _KINDS:
-        problem = f"unknown kind {short(kind)}{nearest(kind, _KINDS)}; known: {', '.join(sorted(_KINDS))}"
+    if kind not in (known_kinds := _kinds()):
+        problem = f"unknown kind {short(kind)}{nearest(kind, known_kinds)}; known: {', '.join(known_kinds)}"
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )

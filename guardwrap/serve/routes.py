@@ -22,12 +22,11 @@ from guardwrap.constraints.files.proposal_fields import NAMED
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers.sampler_registry import sampler_names
-from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, no_model, refusal_of
 from guardwrap.serve.incoming_requests import RequestContext, read_body, require_json, require_key, unread
 from guardwrap.serve.parsed_request import ParsedRequest, model_of, parse_request
 from guardwrap.serve.replies import Reply, require_complete
-from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed
+from guardwrap.serve.request_handling import AnyReply, Gate, Gone, Stream, as_json, closing, served, streamed
 from guardwrap.serve.request_policy import RequestPolicy, policy_of
 from guardwrap.serve.responses_reply import ResponsesReply
 from guardwrap.serve.responses_request import parse_responses

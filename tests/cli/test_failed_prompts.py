@@ -3,7 +3,7 @@
 import dataclasses
 
 from guardwrap import Budget, Report, Usage
-from guardwrap.cli.failed_prompts import MOST, FailedPrompts
+from guardwrap.cli.generate_run import MOST, FailedPrompts
 
 REPORT = Report(
     drawn_from="nothing",

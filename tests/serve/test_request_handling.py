@@ -18,10 +18,9 @@ from transformers.pipelines import TextGenerationPipeline
 from guardwrap import GuardedGenerator
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
-from guardwrap.serve.admission import Gate
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING, parse_request
-from guardwrap.serve.request_handling import streamed
+from guardwrap.serve.request_handling import Gate, streamed
 from guardwrap.serve.routes import create_app
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings
 from tests.serve.fixtures_server import world

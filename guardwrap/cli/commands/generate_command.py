@@ -12,19 +12,28 @@ import typer
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.generate_request import GenerateRequest, OutputOptions, read_request
 from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
-from guardwrap.cli.generation_options import (
+from guardwrap.cli.options import (
+    Adapter,
+    AllowCode,
     AttemptLimit,
     BatchSize,
     Chat,
     ComputedTokensLimit,
+    Constraints,
     Count,
     Deterministic,
+    Dtype,
     JSONLines,
+    Masked,
     MaxNewTokens,
+    Model,
+    NoProposal,
     Output,
     Overwrite,
     Parquet,
     PromptFile,
+    Prompts,
+    Proposal,
     Quiet,
     RandomSeed,
     RayAddress,
@@ -33,34 +42,20 @@ from guardwrap.cli.generation_options import (
     RetryFailed,
     SamplerName,
     SecondsLimit,
+    Server,
     ShowRejected,
     Temperature,
     TimeoutLimit,
     TokenLimit,
     TopK,
     TopP,
+    Twisted,
+    Verbose,
     WorkerGPUs,
     Workers,
 )
 from guardwrap.cli.results import WrittenLines, check_output, read_finished
-from guardwrap.cli.shared import (
-    Adapter,
-    AllowCode,
-    Constraints,
-    Dtype,
-    Masked,
-    Model,
-    NoProposal,
-    Prompts,
-    Proposal,
-    Server,
-    Twisted,
-    Verbose,
-    fail,
-    known,
-    load_generator,
-    read_constraints,
-)
+from guardwrap.cli.shared import fail, known, load_generator, read_constraints
 from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
 from guardwrap.constraints.files.template import require_filled

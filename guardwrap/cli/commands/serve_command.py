@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guardwrap.cli.shared import AllowCode, Dtype, Verbose, known, load_generator
+from guardwrap.cli.options import AllowCode, Dtype, Verbose
+from guardwrap.cli.shared import known, load_generator
 from guardwrap.cli.signals import ends_at_once, terminated_at_once
 from guardwrap.errors import UsageError
 
