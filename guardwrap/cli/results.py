@@ -83,8 +83,8 @@ _SAME = {
 
 
 class _Place(NamedTuple):
-    where: str  # for messages, such as ``"out.jsonl:3"``
-    offset: int
+    line: int  # from 1
+    offset: int  # in bytes
     size: int
 
     def read(self, file: Any) -> bytes:
@@ -99,10 +99,9 @@ def _places(path: Path) -> dict[int, _Place]:
     offset = 0
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
-            where = f"{path}:{line}"
             if not raw.endswith(b"\n") and raw.startswith(b"{"):
                 break
-            places[_read_back(where, raw)["report"][NUMBER]] = _Place(where, offset, len(raw))
+            places[_read_back(f"{path}:{line}", raw)["report"][NUMBER]] = _Place(line, offset, len(raw))
             offset += len(raw)
     return places
 
@@ -120,11 +119,14 @@ def read_finished(
             place, item = places.get(number), next(items, None)
             if item is None:
                 place = next(place for at, place in sorted(places.items()) if at >= number)
-                raise UsageError(f"{place.where}: there are fewer prompts than lines; resume with the same prompts")
+                where = f"{path}:{place.line}"
+                raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
             if place is None:
                 missing.append(Task(number, item))
                 continue
-            data, again, seed = _same_run(place.where, place.read(file), item, request, seed, other_budget=other_budget)
+            data, again, seed = _same_run(
+                f"{path}:{place.line}", place.read(file), item, request, seed, other_budget=other_budget
+            )
             if not data["ok"]:
                 failed.append(Task(number, item, again, len(data["texts"])))
     size = max((place.offset + place.size for place in places.values()), default=0)

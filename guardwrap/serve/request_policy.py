@@ -35,6 +35,7 @@ from guardwrap.errors import GuardwrapError, SpecError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
+from guardwrap.serve.fields import require_fields, require_size
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_named
 
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
@@ -106,9 +107,7 @@ def require_mapping(value: Any) -> dict[str, Any]:
     """Return the fields of the ``guardwrap`` object, without those that are None."""
     if not isinstance(value, dict):
         raise bad("guardwrap", f"give an object with any of {', '.join(_FIELDS)}")
-    for name in value:
-        if name not in _FIELDS:
-            raise bad("guardwrap", f"unknown field {short(name)}{nearest(name, _FIELDS)}; known: {', '.join(_FIELDS)}")
+    require_fields(value, "guardwrap", _FIELDS)
     if value.get("constraint") is not None and value.get("constraints") is not None:
         raise bad("guardwrap.constraints", "give either constraint or constraints, not both")
     return {name: each for name, each in value.items() if each is not None}
@@ -120,10 +119,7 @@ def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[Con
     if not where:
         return []
     value = fields[where.removeprefix("guardwrap.")]
-    size = len(json.dumps(value))
-    if size > policy.limits.constraint_characters:
-        most = policy.limits.constraint_characters
-        raise bad(where, f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
+    require_size(where, len(json.dumps(value)), policy.limits.constraint_characters)
     several = value if isinstance(value, list) else [value]
     if not several:
         raise bad(where, "give at least one constraint")
@@ -136,11 +132,7 @@ def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: Reques
     values = fields.get("fields", {})
     if not isinstance(values, dict):
         raise bad("guardwrap.fields", "give an object with a value for each field")
-    size, most = len(json.dumps(values)), policy.limits.constraint_characters
-    if size > most:
-        raise bad(
-            "guardwrap.fields", f"has {size} characters; this server accepts at most {most}", code="above_the_limit"
-        )
+    require_size("guardwrap.fields", len(json.dumps(values)), policy.limits.constraint_characters)
     for name in values:
         if name not in file.fields:
             known = (
@@ -281,9 +273,7 @@ def repair_of(
         return None
     if not chat:
         raise bad(where, "continues a chat, and this request has none; send messages to /v1/chat/completions")
-    size, longest = len(json.dumps(value)), limits.constraint_characters
-    if size > longest:
-        raise bad(where, f"has {size} characters; this server accepts at most {longest}", code="above_the_limit")
+    require_size(where, len(json.dumps(value)), limits.constraint_characters)
     try:
         repair = read_repair(value)
     except (Invalid, GuardwrapError) as error:
@@ -303,9 +293,7 @@ def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: ServerL
         return None
     if not isinstance(text, str) or not is_text(text):
         raise bad(where, "give a text")
-    if len(text) > limits.constraint_characters:
-        most = limits.constraint_characters
-        raise bad(where, f"has {len(text)} characters; this server accepts at most {most}", code="above_the_limit")
+    require_size(where, len(text), limits.constraint_characters)
     if (fault := fallback_fault(text, file.constraint)) is not None:
         raise bad(where, fault)
     return text

@@ -11,7 +11,7 @@ from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
 from guardwrap.serve.chat_messages import CACHE_MARKS
 from guardwrap.serve.error_responses import ErrorResponse, bad
-from guardwrap.serve.fields import NEUTRAL, effective_fields, known_fields
+from guardwrap.serve.fields import NEUTRAL, effective_fields, known_fields, require_fields
 from guardwrap.serve.parsed_request import ParsedRequest, parse_request
 from guardwrap.serve.request_policy import RequestPolicy
 
@@ -345,7 +345,6 @@ def object_of(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of an object, without those that are None."""
     if not isinstance(value, dict):
         raise bad(where, f"give an object with any of {', '.join(known)}")
-    for name, each in value.items():
-        if name not in known and each is not None:
-            raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
-    return {name: each for name, each in value.items() if each is not None}
+    fields = {name: each for name, each in value.items() if each is not None}
+    require_fields(fields, where, known)
+    return fields

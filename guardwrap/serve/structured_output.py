@@ -17,6 +17,7 @@ from guardwrap.constraints.text_parts import Part
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field
+from guardwrap.serve.fields import require_fields, require_size
 from guardwrap.serve.server_settings import ServerLimits
 
 Structure = JSONSchema | Regex | Grammar | All
@@ -47,7 +48,7 @@ def _response_format(value: Any, limits: ServerLimits) -> Iterator[Structure]:
     if shape == "structural_tag":
         yield _meant(where, shape, value, limits)
         return
-    _require_fields(value, where, ("type", *more))
+    require_fields(value, where, ("type", *more))
     if shape == "json_object" and value.get("schema") is not None:
         yield _meant(f"{where}.schema", "json", value["schema"], limits)
     elif shape == "json_object":
@@ -56,7 +57,7 @@ def _response_format(value: Any, limits: ServerLimits) -> Iterator[Structure]:
         wrapper = value.get("json_schema")
         if not isinstance(wrapper, dict) or wrapper.get("schema") is None:
             raise bad(f"{where}.json_schema", "the field schema is missing; give the JSON Schema there")
-        _require_fields(wrapper, f"{where}.json_schema", _SCHEMA_FIELDS)
+        require_fields(wrapper, f"{where}.json_schema", _SCHEMA_FIELDS)
         yield _meant(f"{where}.json_schema.schema", "json", wrapper["schema"], limits)
 
 
@@ -65,7 +66,7 @@ def _structured_outputs(value: Any, limits: ServerLimits) -> Structure:
     if not isinstance(value, dict):
         raise bad(where, f"give an object with one of {', '.join(_MEANINGS)}")
     fields = {name: each for name, each in value.items() if each is not None}
-    _require_fields(fields, where, (*_MEANINGS, "disable_any_whitespace"))
+    require_fields(fields, where, (*_MEANINGS, "disable_any_whitespace"))
     compact = fields.pop("disable_any_whitespace", False)
     if not isinstance(compact, bool):
         raise bad(f"{where}.disable_any_whitespace", "give true or false")
@@ -73,12 +74,6 @@ def _structured_outputs(value: Any, limits: ServerLimits) -> Structure:
         raise bad(where, f"give one of {', '.join(_MEANINGS)}")
     ((meaning, content),) = fields.items()
     return _meant(f"{where}.{meaning}", meaning, content, limits, compact=compact)
-
-
-def _require_fields(fields: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    for name in fields:
-        if name not in known:
-            raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
 
 
 def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compact: bool = False) -> Structure:
@@ -91,13 +86,13 @@ def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compac
                 raise bad(where, "give true, or leave it out")
             return JSONSchema({"type": "object"}, whitespace="compact" if compact else "any", name="a JSON object")
         if meaning == "structural_tag":
-            _require_size(where, len(json.dumps(value)), limits.constraint_characters)
+            require_size(where, len(json.dumps(value)), limits.constraint_characters)
             return structural_tags(where, value)
         if meaning == "choice":
             return Regex(_choice(where, value, limits), match="fullmatch", name="one of the choices")
         if not isinstance(value, str) or not value:
             raise bad(where, "give a string")
-        _require_size(where, len(value), limits.pattern_characters)
+        require_size(where, len(value), limits.pattern_characters)
         if meaning == "regex":
             return Regex(value, match="fullmatch", name="the regular expression")
         if "::=" in value:
@@ -109,27 +104,22 @@ def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compac
 
 def _schema(where: str, value: Any, limits: ServerLimits, *, compact: bool) -> Structure:
     if isinstance(value, str):  # vLLM accepts JSON text as well
-        _require_size(where, len(value), limits.constraint_characters)
+        require_size(where, len(value), limits.constraint_characters)
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             raise bad(where, "this string is not JSON; give the schema as an object") from None
     if not isinstance(value, dict | bool):
         raise bad(where, "give a JSON Schema: an object, true or false")
-    _require_size(where, len(json.dumps(value)), limits.constraint_characters)
+    require_size(where, len(json.dumps(value)), limits.constraint_characters)
     return JSONSchema(value, whitespace="compact" if compact else "any", name="the JSON Schema")
 
 
 def _choice(where: str, value: Any, limits: ServerLimits) -> str:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise bad(where, "give a list of strings")
-    _require_size(where, sum(map(len, value)), limits.pattern_characters)
+    require_size(where, sum(map(len, value)), limits.pattern_characters)
     return f"(?:{'|'.join(map(regex.escape, value))})"
-
-
-def _require_size(where: str, size: int, most: int) -> None:
-    if size > most:
-        raise bad(where, f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
 
 
 _MOST = 64
@@ -165,8 +155,7 @@ def structural_tags(where: str, value: Any) -> All:
     else:
         tags = [_structure(tag, f"{where}.structures.{i}") for i, tag in enumerate(_list(fields, "structures", where))]
         known = ("type", "triggers", "structures")
-    if unknown := [name for name in fields if name not in known and fields[name] not in (None, [])]:
-        raise bad(where, f"unknown field {short(unknown[0])}; known: {', '.join(known)}")
+    require_fields([name for name, value in fields.items() if value not in (None, [])], where, known)
     for name in _FLAGS:
         if not isinstance(fields.get(name, False), bool):
             raise bad(f"{where}.{name}", "give true or false")
