@@ -1,9 +1,9 @@
 """The picture of deploy.md: the panels of Grafana's dashboard, drawn from what Prometheus answers to their queries.
 
 ``python docs/dashboard_picture.py`` starts ``guardwrap serve`` with the rules and limits of ``deploy/serve/serve.yaml``
-and two models, both the embedded one, of which the second is unloaded when idle. It starts Prometheus (Debian:
-``apt-get install prometheus``), sends requests for about six minutes, and draws ``docs/images/dashboard.png`` with
-matplotlib. Grafana itself is not needed. A query without an answer is an error.
+and the embedded model. It starts Prometheus (Debian: ``apt-get install prometheus``), sends requests for about four
+minutes, and draws ``docs/images/dashboard.png`` with matplotlib. Grafana itself is not needed. A query without an
+answer is an error.
 """
 
 import json
@@ -31,16 +31,8 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 PICTURE = ROOT / "docs" / "images" / "dashboard.png"
 SCRAPE, STEP, WINDOW = "2s", 2, "20s"
-FIRST, SECOND = "always", "sometimes"
-IDLE = 15
-"""Seconds after which the second model is unloaded."""
-PHASES = (
-    (60, 2, ("tea",), (FIRST,)),
-    (90, 8, ("tea", "brief"), (FIRST, SECOND)),
-    (60, 40, ("tea", "brief", "rare"), (FIRST,)),
-    (30, 2, ("brief",), (SECOND,)),
-)
-"""Seconds, concurrent clients, the rules that they ask for, and the models."""
+PHASES = ((60, 2, ("tea",)), (90, 8, ("tea", "brief")), (60, 40, ("tea", "brief", "rare")), (30, 2, ("brief",)))
+"""Seconds, concurrent clients, and the rules that they ask for."""
 PROMPTS = ("Each morning I drink a cup of", "What is tea?", "My favorite drink is", "Write about breakfast:")
 RARE = {"kind": "regex", "pattern": r"\d{3}-\d{4}"}
 COLOURS = 64
@@ -51,31 +43,21 @@ UNITS = {
 }
 
 
-def settings_of_two(folder: Path) -> Path:
-    """Write the settings of ``deploy/`` with two models instead of one."""
-    settings = yaml.safe_load((DEPLOY / "serve" / "serve.yaml").read_text())
-    model = {"model": settings.pop("model"), "constraints": str(DEPLOY / "serve" / settings.pop("constraints"))}
-    kept, unloaded = {**model, "load": "start", "idle_seconds": None}, {**model, "idle_seconds": IDLE}
-    path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump({**settings, "models": {FIRST: kept, SECOND: unloaded}}))
-    return path
-
-
-def wanted(rule: str, model: str) -> dict[str, Any]:
+def wanted(rule: str) -> dict[str, Any]:
     """Return the body of a request."""
     constraint = RARE if rule == "rare" else rule
     own = {"constraint": constraint, "budget": {"max_attempts": 20 if rule == "rare" else 100}}
-    return {"model": model, "prompt": random.choice(PROMPTS), "max_tokens": 16, "guardwrap": own}
+    return {"model": "local", "prompt": random.choice(PROMPTS), "max_tokens": 16, "guardwrap": own}
 
 
 def load(url: str) -> None:
     """Send requests, more at once in some phases than in others."""
-    for seconds, clients, rules, models in PHASES:
+    for seconds, clients, rules in PHASES:
         end = time.monotonic() + seconds
 
-        def send(rules: tuple[str, ...] = rules, models: tuple[str, ...] = models, end: float = end) -> None:
+        def send(rules: tuple[str, ...] = rules, end: float = end) -> None:
             while time.monotonic() < end:
-                body = wanted(random.choice(rules), random.choice(models))
+                body = wanted(random.choice(rules))
                 httpx.post(f"{url}/v1/completions", json=body, timeout=300)
 
         with ThreadPoolExecutor(clients) as pool:
@@ -145,7 +127,7 @@ def main() -> None:
     dashboard = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
     drawn = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-        config = str(settings_of_two(Path(folder)))
+        config = str(DEPLOY / "serve" / "serve.yaml")
         serve = [sys.executable, "-m", "guardwrap", "serve", "--config", config, "--port", "0"]
         url = running.enter_context(started(serve, "http://", "stdout"))
         client = running.enter_context(prometheus(url, Path(folder)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -15,159 +14,129 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from guardwrap.cli.failed_prompts import FailedPrompts
 from guardwrap.cli.flags import in_flags
-from guardwrap.cli.out_of_order_cache import keep_ahead, path_of
 from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.rejected_texts import RejectedTexts
-from guardwrap.cli.results import WrittenLines, line_file, to_line
-from guardwrap.cli.shared import fail, in_one_line, show
+from guardwrap.cli.results import Task, WrittenLines, line_file, sort_lines
+from guardwrap.cli.shared import fail, in_one_line, printable_text, show
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import irregular
-from guardwrap.errors import PromptError, UsageError
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.formatting import counted_of
-from guardwrap.outcomes import Outcome
-from guardwrap.prompt_files.prompts import Item
-from guardwrap.prompt_files.records import why_short
+from guardwrap.outcomes import Outcome, Report
+from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
+from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 
 if TYPE_CHECKING:
-    from guardwrap.cli.generate_request import GenerateRequest
+    from guardwrap.cli.generate_request import GenerateRequest, OutputOptions
     from guardwrap.generator import GuardedGenerator
 
 logger = logging.getLogger("guardwrap")
 
-Write = Callable[[int, Item, Outcome], None]
-
 
 class Run:
-    """Generates texts for prompts, and writes the results in input order."""
-
-    timed = True
+    """Generates texts for prompts. Lines are written to a file as prompts end, and to streams in input order."""
 
     def __init__(
         self,
-        items: Iterator[Item],
+        tasks: Iterator[Task],
         total: int | None,
-        done: WrittenLines,
+        written: WrittenLines,
         request: GenerateRequest,
-        *,
-        output: Path | None,
-        quiet: bool = False,
-        kept: Mapping[int, bytes] | None = None,
-        show_rejected: int = 0,
-        fits: Callable[[Item, bytes], bool] = lambda *_: False,
+        results: OutputOptions,
     ) -> None:
-        self._items = items
-        self._total = total
-        self._request = request
-        self._output = output
-        self._quiet = quiet
-        self._show_rejected = show_rejected
-        self._kept = dict(kept or {})
-        self._fits = fits
+        self._tasks, self._total, self._request, self._results = tasks, total, request, results
+        self._path = None if results.path is None or irregular(results.path) else results.path
+        self._size, self._last, self._sorted = written.size, 0, not results.resume
+        self._retries = len(written.failed) if results.retry_failed else 0
         self._tell: Callable[[], None] = lambda: None
+        self._write: Callable[[Task, Outcome], None] = self._to_programs
         self._append: Callable[[bytes], None] = _to_stdout
-        self._size = done.size
-        self._under_way: dict[int, tuple[int, Item]] = {}  # by number in the call of stream
-        self._ended: dict[int, Outcome] = {}  # finished, but waiting for an earlier prompt
-        self._waiting: dict[int, bytes] = {}  # lines of an earlier run that wait for an earlier prompt
-        self._reused = 0
+        self._under_way: dict[int, Task] = {}  # by number in the call of stream
         self._own: deque[PerPromptOptions] = deque()
-        self._current: Item | None = None
-        self.plain_for_chat = False
+        self._current: Task | None = None
         self._begun = False
-        self._told = False
+        self._retried = self._streamed = 0
+        self._short_before = len(written.failed) - self._retries
+        self._first: tuple[int, str] | None = None  # the first prompt of this run that is short, and why
+        self.plain_for_chat = False
         self.failed = FailedPrompts()
-        self.saved = 0
-        self.done = done.count
-        self.short = done.short
-        self.advice = "raise the budget"
+        self.done = written.count - self._retries
+        self.short = self._short_before
+
+    @property
+    def advice(self) -> str:
+        """What helps the prompts that did not get all their texts."""
+        if self._first is None:
+            return "raise the budget"
+        return f"the first{' of this run' if self._short_before else ''}, {self._first[1]}"
 
     def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
-        """Generate until the prompts end. Each outcome is written once all earlier ones are."""
-        each = self._own_of_each()
+        """Generate until the prompts end. After an error or an interruption, all that has ended is written."""
+        try:
+            self._generate(guarded, options)
+        except BaseException:
+            with suppress(OSError):  # --resume sorts them as well
+                self.sort()
+            raise
+        self.sort()
+
+    def sort(self) -> None:
+        """Sort the lines of the file, unless they were written in order."""
+        if self._path is not None and not self._sorted and self._path.exists():
+            sort_lines(self._path)
+
+    def _generate(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
         prompts = self._prompts(guarded)
-        if self._show_rejected:
-            options = {**options, "on_rejected": RejectedTexts(self._show_rejected, self._where)}
-        outcomes = guarded.stream(prompts, on_outcome=self._ended.__setitem__, constraint_each=each, **options)
+        if self._results.show_rejected:
+            options = {**options, "on_rejected": RejectedTexts(self._results.show_rejected, self._where)}
         with ExitStack() as stack:
-            write = self._writer(stack)
-            stack.callback(self._leave)
+            self._open(stack)
+            outcomes = guarded.stream(prompts, on_outcome=self._end, constraint_each=self._own_of_each(), **options)
             try:
                 for call, outcome in enumerate(outcomes):
-                    self._write_waiting()
-                    number, item = self._under_way[call]
-                    write(number, item, outcome)
-                    del self._under_way[call]
-                    self._ended.pop(call, None)
-                    self._count(outcome.ok)
-                    if not outcome.ok:
-                        self.failed.add(item.where, outcome.report)
-                    if not outcome.ok and not self._told:
-                        which = "the first" if self.short == 1 else "the first of this run"
-                        self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
-                        self._told = True
-                self._write_waiting()
-                self._kept.clear()  # what is left belongs to prompts that the input no longer has
+                    task = self._under_way.pop(call)
+                    if self._path is None:
+                        self._write(task, outcome)
+                        self._streamed += 1
             except PromptError as error:
-                where = f"{self._current.where}: " if self._current else ""
+                where = f"{self._current.item.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
 
-    def _where(self, call: int) -> str:
-        return self._under_way[call][1].where
-
-    def _count(self, ok: bool) -> None:
+    def _end(self, call: int, outcome: Outcome) -> None:
+        """Count a prompt that has ended, and write its line to the file."""
+        task = self._under_way[call]
+        if self._path is not None:
+            self._write(task, outcome)
         self.done += 1
-        self.short += not ok
+        self._retried += task.retried is not None
+        if not outcome.ok:
+            self.short += 1
+            self.failed.add(task.number, task.item.where, outcome.report)
+            if self._first is None or task.number < self._first[0]:
+                self._first = task.number, f"{task.item.where}: {in_flags(why_short(outcome))}"
         self._tell()
 
-    def _write_waiting(self) -> None:
-        """Write the lines of an earlier run that are next in order."""
-        while self.done in self._waiting:
-            line = self._waiting[self.done]
-            self._append(line)
-            del self._waiting[self.done]
-            self._count(json.loads(line)["ok"])
-
-    def _leave(self) -> None:
-        """Save results that wait for an earlier prompt. After a complete run, there are none."""
-        if self._output is None or irregular(self._output):
-            return
-        lines: dict[int, bytes] = {}
-        for call, outcome in self._ended.items():
-            number, item = self._under_way[call]
-            lines[number] = to_line(item, outcome, self._request.settings_of(item))
-        lines = {number: line for number, line in (lines | self._waiting | self._kept).items() if number >= self.done}
-        with suppress(OSError):  # on a full disk, these prompts are generated again later
-            keep_ahead(self._output, lines)
-            self.saved = len(lines)
+    def _where(self, call: int) -> str:
+        return self._under_way[call].item.where
 
     def state(self) -> str:
         """Return how many prompts are done, and how to continue."""
-        done = counted_of(self.done, self._total, "prompt")
-        if self.done == self.saved == 0 and (self._output is None or irregular(self._output)):
-            return "no prompt is done yet"
-        if self._output is None:
-            return f"{done} done; a run with --output can be continued"
+        path = self._path
+        done = counted_of(self._streamed if path is None else self.done, self._total, "prompt")
+        if path is None:
+            return f"{done} done; a run with --output can be continued" if self._streamed else "no prompt is done yet"
+        if self._retries:
+            retried = counted_of(self._retried, self._retries, "prompt")
+            words = "was retried and is" if self._retried == 1 else "were retried and are"
+            kept = f"{retried} {words} in {path}" if self._retried else "no prompt was retried yet"
+            return f"{kept}; continue with the same command"
         kept = "no prompt is" if self.done == 0 else f"{done} {'is' if self.done == 1 else 'are'}"
-        ahead = f", and {self.saved} waiting for a slow one ({self._slow()}) in {path_of(self._output)}"
-        return f"{kept} in {self._output}{ahead if self.saved else ''}; continue with the same command and --resume"
-
-    def _slow(self) -> str:
-        """Return the place of the prompt that finished ones wait for."""
-        with suppress(StopIteration, RuntimeError):  # the dict may change, as this is called from another thread
-            return next(iter(self._under_way.values()))[1].where
-        return ""
+        return f"{kept} in {path}; continue with the same command and --resume"
 
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
         chats = guarded.session.takes_chats
-        call = 0
-        for number, item in enumerate(self._items, start=self.done):
-            line = self._kept.pop(number, None)
-            if line is not None and self._fits(item, line):
-                self._waiting[number] = line
-                self._reused += 1
-                continue
+        for call, task in enumerate(self._tasks):
+            item = task.item
             prompt = item.given(self._request.chat)
             if not chats and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
@@ -175,14 +144,13 @@ class Run:
             self.plain_for_chat = self.plain_for_chat or (chats and isinstance(prompt, str))
             own = item.own
             if own.seed is None:  # the number in the input, so that skipped lines do not change the randomness
-                own = replace(own, number=number)
-            self._under_way[call] = number, item
+                own = replace(own, number=task.number - 1)
+            self._under_way[call] = task
             self._own.append(own)
-            self._current = item
+            self._current = task
             logger.info("prompt %d is %s", call + 1, item.where)  # logs of the call have no other name for it
             yield prompt
             self._current = None
-            call += 1
         self._begun = True
 
     def _own_of_each(self) -> Iterator[PerPromptOptions]:
@@ -190,39 +158,41 @@ class Run:
         while self._own:
             yield self._own.popleft()
 
-    def _writer(self, stack: ExitStack) -> Write:
-        """Open the output and the progress display, and return the function that writes a result."""
+    def _open(self, stack: ExitStack) -> None:
+        """Open the output and the progress display."""
         from rich.console import Console
         from rich.text import Text
 
-        if self._output is None and sys.stdout.isatty():
+        if self._results.path is None and sys.stdout.isatty():
             console = Console(highlight=False)
             self._tell = self._teller(stack, console)
 
-            def to_people(_: int, item: Item, outcome: Outcome) -> None:
-                console.print(Text(f"\n{in_one_line(item.summary, console.width)}", style="bold"))
+            def to_people(task: Task, outcome: Outcome) -> None:
+                console.print(Text(f"\n{in_one_line(task.item.summary, console.width)}", style="bold"))
                 show(console, outcome)
 
-            return to_people
+            self._write = to_people
+            return
         self._tell = self._teller(stack, Console(stderr=True))
-        if self._output is not None:
-            self._append = stack.enter_context(line_file(self._output, self._size))
+        if self._results.path is not None:
+            self._append = stack.enter_context(line_file(self._results.path, self._size))
 
-        def to_programs(_: int, item: Item, outcome: Outcome) -> None:
-            self._append(to_line(item, outcome, self._request.settings_of(item)))
-
-        return to_programs
-
-    def _far(self, kept: int) -> Far:
-        ahead = len(self._ended) + len(self._waiting)
-        return Far(self.done, kept + self._reused, self.short, ahead, self._slow(), self._begun)
+    def _to_programs(self, task: Task, outcome: Outcome) -> None:
+        if len(outcome.texts) >= task.texts:  # otherwise the line of before, which has more texts, stays
+            again = {} if task.retried is None else {AGAIN: task.retried + 1}
+            settings = {**self._request.settings_of(task.item), **again}
+            self._append(to_bytes(record_of(task.item.fields, outcome, settings, task.number)))
+            self._sorted = self._sorted and task.number > self._last
+            self._last = task.number
 
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
         """Start the progress display: a bar on a terminal, otherwise lines. Return what to call after each prompt."""
-        if self._quiet:
+        if self._results.quiet:
             return lambda: None
         if not sys.stderr.isatty():
-            stack.enter_context(telling(partial(self._far, self.done), self._total, "prompt", timed=self.timed))
+            far = partial(self._far, self.done)
+            # In a retry, easy prompts finish first, so an ETA would be too short.
+            stack.enter_context(telling(far, self._total, "prompt", timed=not self._retries))
             return lambda: None
         from rich import progress
 
@@ -234,6 +204,9 @@ class Run:
         bar = progress.Progress("generating", *columns, console=console, transient=True)
         task = stack.enter_context(bar).add_task("", total=self._total, completed=self.done)
         return lambda: bar.advance(task)
+
+    def _far(self, kept: int) -> Far:
+        return Far(self.done, kept, self.short, self._begun)
 
 
 def require_another_seed(output: Path, seed: int, before: int | None) -> None:
@@ -252,3 +225,70 @@ def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool,
 def _to_stdout(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+
+INDENT = "    "
+
+
+class RejectedTexts:
+    """Prints the first rejected attempts of each prompt."""
+
+    def __init__(self, limit: int, where: Callable[[int], str]) -> None:
+        self._limit = limit
+        self._where = where
+        self._shown: Counter[int] = Counter()
+
+    def __call__(self, rejected: RejectedAttempt) -> None:
+        """Print an attempt, unless its prompt has had enough of them."""
+        if self._shown[rejected.prompt] >= self._limit:
+            return
+        self._shown[rejected.prompt] += 1
+        head = f"{self._where(rejected.prompt)}, attempt {rejected.attempt + 1}, rejected by {_parts(rejected)}:"
+        lines = printable_text(rejected.draw.text).splitlines() or ["(no text)"]
+        with suppress(OSError):  # a closed stderr must not end the run
+            typer.echo("\n".join([head, *(f"{INDENT}{line}" for line in lines)]), err=True)
+
+
+def _parts(rejected: RejectedAttempt) -> str:
+    try:
+        return ", ".join(map(str, rejected.explain().rejections))
+    except GuardwrapError:  # the attempt has been judged already, so the run can continue
+        return quoted(rejected.part)
+
+
+MOST = 10
+"""The most rules, and the most prompts of one rule, that are listed."""
+
+
+class FailedPrompts:
+    """Collects the prompts that did not get all their texts, and describes them after the run."""
+
+    def __init__(self) -> None:
+        self._prompts: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        self._rejected: Counter[str] = Counter()
+        self._attempts: Counter[str] = Counter()
+
+    def add(self, number: int, where: str, report: Report) -> None:
+        """Add a prompt, given its number and its place in the input."""
+        rule = max(report.rejections, key=report.rejections.__getitem__, default="")
+        label = quoted(rule) if rule else f"no rule (ended by {report.ended})"
+        self._prompts[label].append((number, f"{where} ({report.accepted} of {report.requested} texts)"))
+        self._rejected[label] += report.rejections.get(rule, 0)
+        self._attempts[label] += report.usage.attempts
+
+    def lines(self) -> list[str]:
+        """Return one line for each rule, the one of most prompts first; none for a single prompt.
+
+        A rule is listed with the prompts whose attempts it rejected more of than any other rule.
+        """
+        if sum(map(len, self._prompts.values())) < 2:
+            return []
+        rules = sorted(self._prompts, key=lambda label: (-len(self._prompts[label]), label))
+        listed = [self._line(label) for label in rules[:MOST]]
+        return [*listed, f"  and {len(rules) - MOST} more rules"] if len(rules) > MOST else listed
+
+    def _line(self, label: str) -> str:
+        prompts = [words for _, words in sorted(self._prompts[label])]
+        more = f" and {len(prompts) - MOST:,} more" if len(prompts) > MOST else ""
+        rejected = f"rejected {self._rejected[label]:,} of {self._attempts[label]:,} attempts"
+        return f"  {label} {rejected}: {', '.join(prompts[:MOST])}{more}"

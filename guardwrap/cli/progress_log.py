@@ -26,8 +26,6 @@ class Far:
     done: int  # number of items that are done, including those of an earlier run
     kept: int = 0  # number of items that were done by an earlier run
     short: int = 0  # number of done items that did not get all their texts
-    ahead: int = 0  # number of further items that are finished, but wait for an earlier one
-    slow: str = ""  # place of this earlier item in the input
     begun: bool = False  # whether all remaining items have been started. They may be the slow ones, so no ETA is shown.
 
 
@@ -41,7 +39,7 @@ class Pace:
 
     def line(self, now: float, far: Far) -> str:
         """Return the progress line at the time ``now``, in seconds."""
-        new = far.done + far.ahead - far.kept
+        new = far.done - far.kept
         timed = self._timed and not far.begun
         left = None if self._total is None or not timed else self._left(now, new, self._total - far.kept)
         self._seen.append((now, new))
@@ -49,9 +47,6 @@ class Pace:
         line = f"guardwrap: {of}{counted(far.done if self._total is None else self._total, self._what)} done"
         if far.short:
             line += f" ({far.short:,} without all their texts)"
-        if far.ahead:
-            line += f", {far.ahead:,} more waiting for a slow one"
-            line += f" ({far.slow})" if far.slow else ""
         if not new:
             line += f" after {now - self._start:.0f} s"
         return line if left is None else f"{line}, {lasting(left)} left"

@@ -1,4 +1,4 @@
-"""Output files of ``guardwrap generate``: JSON Lines, written in whole lines."""
+"""Output files of ``guardwrap generate``: JSON Lines, written in whole lines as prompts end, and sorted at the end."""
 
 from __future__ import annotations
 
@@ -8,38 +8,53 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import FileIO
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guardwrap.documents.inputs import irregular
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
-from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.overrides import OPTIONS
 from guardwrap.prompt_files.prompts import Item, PromptSource
-from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes
-from guardwrap.prompt_files.run_identity import difference
+from guardwrap.prompt_files.records import AGAIN, NUMBER, difference
 from guardwrap.prompt_files.written_records import is_written, require_unchanged
 
 if TYPE_CHECKING:
     from guardwrap.cli.generate_request import GenerateRequest
 
 
-def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
-    """Return the line for one prompt; see ``record_of``."""
-    return to_bytes(record_of(item.fields, outcome, settings))
+@dataclass(frozen=True)
+class Task:
+    """A prompt to generate for."""
+
+    number: int  # its number in the input, from 1
+    item: Item
+    retried: int | None = None  # how often its line was retried; None if it has no line
+    texts: int = 0  # number of texts of its line, which no line with fewer texts replaces
 
 
 @dataclass(frozen=True)
 class WrittenLines:
-    """Lines that an interrupted run has written."""
+    """Lines that earlier runs have written."""
 
-    count: int = 0  # number of complete lines
+    count: int = 0  # number of prompts that have a line
     size: int = 0  # size of the complete lines, in bytes. An incomplete line may follow.
-    short: int = 0  # number of lines whose prompt did not get all its texts
+    last: int = 0  # number of the last prompt that has a line
     seed: int | None = None  # seed of the run, or None if there is no line
-    # for each of these lines: its number from 0, its item, how often it was retried, and how many texts it has
-    failed: tuple[tuple[int, Item, int, int], ...] = ()
+    missing: tuple[Task, ...] = ()  # prompts before the last one that have no line
+    failed: tuple[Task, ...] = ()  # prompts whose line does not have all texts
+
+    def tasks(self, items: Iterator[Item], retry_seed: int | None) -> Iterator[Task]:
+        """Yield what is left to do, in input order: with a seed for retries, those, too."""
+        retries: list[Task] = []
+        if retry_seed is not None:
+            owns = (replace(task.item.own, seed=retry_seed, number=task.number - 1) for task in self.failed)
+            retries = [
+                replace(task, item=replace(task.item, own=own)) for task, own in zip(self.failed, owns, strict=True)
+            ]
+        left = sorted((*self.missing, *retries), key=lambda task: task.number)
+        return chain(left, (Task(number, item) for number, item in enumerate(items, start=self.last + 1)))
 
 
 def check_output(path: Path, source: PromptSource, *, resume: bool, overwrite: bool) -> None:
@@ -67,42 +82,78 @@ _SAME = {
 """Fields that are the same in all reports of one run, and the end of the error message if they differ."""
 
 
+class _Place(NamedTuple):
+    line: int  # from 1
+    offset: int  # in bytes
+    size: int
+
+    def read(self, file: Any) -> bytes:
+        file.seek(self.offset)
+        raw: bytes = file.read(self.size)
+        return raw
+
+
+def _places(path: Path) -> dict[int, _Place]:
+    """Return where the line of each prompt is. The last one counts, and an incomplete line at the end does not."""
+    places: dict[int, _Place] = {}
+    offset = 0
+    with path.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            if not raw.endswith(b"\n") and raw.startswith(b"{"):
+                break
+            places[_read_back(f"{path}:{line}", raw)["report"][NUMBER]] = _Place(line, offset, len(raw))
+            offset += len(raw)
+    return places
+
+
 def read_finished(
     path: Path, items: Iterator[Item], request: GenerateRequest, *, other_budget: bool = False
 ) -> WrittenLines:
-    """Read the lines of an interrupted run, and skip the prompts that have one."""
-    done = WrittenLines()
+    """Read the lines of an interrupted run. Consumes the items up to the last one that has a line."""
     if not path.exists():
-        return done
-    failed: list[tuple[int, Item, int, int]] = []
+        return WrittenLines()
+    places, seed = _places(path), None
+    missing, failed = [], []
     with path.open("rb") as file:
-        for number, raw in enumerate(file):
-            where = f"{path}:{number + 1}"
-            if not raw.endswith(b"\n") and raw.startswith(b"{"):
-                break
-            item = next(items, None)
+        for number in range(1, max(places, default=0) + 1):
+            place, item = places.get(number), next(items, None)
             if item is None:
+                place = next(place for at, place in sorted(places.items()) if at >= number)
+                where = f"{path}:{place.line}"
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
-            data, again, seed = _same_run(where, raw, item, request, done.seed, other_budget=other_budget)
-            failed += [] if data["ok"] else [(number, item, again, len(data["texts"]))]
-            done = WrittenLines(number + 1, done.size + len(raw), len(failed), seed)
-    return replace(done, failed=tuple(failed))
+            if place is None:
+                missing.append(Task(number, item))
+                continue
+            data, again, seed = _same_run(
+                f"{path}:{place.line}", place.read(file), item, request, seed, other_budget=other_budget
+            )
+            if not data["ok"]:
+                failed.append(Task(number, item, again, len(data["texts"])))
+    size = max((place.offset + place.size for place in places.values()), default=0)
+    return WrittenLines(len(places), size, max(places, default=0), seed, tuple(missing), tuple(failed))
 
 
-def is_of_run(raw: bytes, item: Item, request: GenerateRequest, seed: int, *, other_budget: bool = False) -> bool:
-    """Return whether the run with this seed would write this line for a prompt; see ``read_finished``."""
+def sort_lines(path: Path) -> None:
+    """Sort the lines by the numbers of their prompts, atomically, and keep the last one of each prompt."""
+    places = _places(path)
+    ordered = [places[number] for number in sorted(places)]
+    ends = [place.offset + place.size for place in ordered]
+    if [place.offset for place in ordered] == [0, *ends][:-1] and path.stat().st_size == (ends or [0])[-1]:
+        return
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     try:
-        _same_run("", raw, item, request, seed, other_budget=other_budget)
-    except UsageError:
-        return False
-    return True
+        with path.open("rb") as old:
+            write_whole(path, (place.read(old) for place in ordered))
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
 
 def _same_run(
     where: str, raw: bytes, item: Item, request: GenerateRequest, seed: int | None, *, other_budget: bool
 ) -> tuple[dict[str, Any], int, int | None]:
     """Return a line, how often it was retried, and the seed of the run. Raise UsageError if it is of another run."""
-    data, report = _read_back(where, raw)
+    data = _read_back(where, raw)
+    report = data["report"]
     if _prompt(data) != _prompt(item.fields):
         raise UsageError(f"{where}: is for another prompt than {item.where}; resume with the same prompts")
     made_with = dict(report["settings"])
@@ -143,12 +194,17 @@ def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str
             raise UsageError(f"{where}: was made {how}, but this run {now}; resume with the same budget")
 
 
-def _read_back(where: str, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_back(where: str, raw: bytes) -> dict[str, Any]:
+    data: Any = None
     with suppress(ValueError, RecursionError):
         data = json.loads(raw)
-        if is_written(data):
-            return data, data["report"]
-    raise UsageError(f"{where}: was not written by guardwrap generate; give another --output")
+    if not is_written(data):
+        raise UsageError(f"{where}: was not written by guardwrap generate; give another --output")
+    written: dict[str, Any] = data
+    number = written["report"].get(NUMBER)
+    if type(number) is not int or number < 1:
+        raise UsageError(f"{where}: does not have the number of its prompt; write to another --output")
+    return written
 
 
 def _prompt(fields: dict[str, Any]) -> tuple[Any, Any]:
@@ -178,13 +234,3 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
                 raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
         yield append
-
-
-def replace_lines(path: Path, new: Mapping[int, bytes]) -> int:
-    """Replace lines of a file atomically: after an interruption, it is either the old file or the new one."""
-    path = path.resolve()  # replace the target of a symbolic link, not the link
-    try:
-        with path.open("rb") as old:
-            return write_whole(path, (new.get(i, raw) for i, raw in enumerate(old) if raw.endswith(b"\n")))
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None

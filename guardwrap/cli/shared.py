@@ -1,14 +1,13 @@
-"""Options and functions that several commands share."""
+"""What several commands do: read constraint files, load models, show texts."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -30,111 +29,6 @@ if TYPE_CHECKING:
 
 # OpenMP threads that busy-wait become ten times slower when other programs use the CPU. torch reads this on import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def _set_verbosity(count: int) -> int:
-    if count:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-        logger = logging.getLogger("guardwrap")
-        logger.handlers = [handler]
-        logger.setLevel(logging.INFO if count == 1 else logging.DEBUG)
-    return count
-
-
-Verbose = Annotated[
-    int,
-    typer.Option(
-        "-v",
-        "--verbose",
-        count=True,
-        show_default=False,
-        callback=_set_verbosity,
-        help="Log to stderr, such as the result of each prompt; -vv also logs rejected attempts with their texts.",
-    ),
-]
-AllowCode = Annotated[
-    bool,
-    typer.Option(
-        "--allow-code",
-        help="Let constraint files name Python functions, which are imported (also from the current folder) and run. "
-        "Use it only for files that you trust.",
-    ),
-]
-Model = Annotated[
-    str,
-    typer.Option("--model", "-m", help="A Hub id, a folder, or 'local' (the embedded model)."),
-]
-
-Dtype = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Data type of the model: float32, bfloat16 or float16; default: that of its stored weights.",
-    ),
-]
-
-Server = Annotated[
-    str | None,
-    typer.Option(
-        "--endpoint",
-        metavar="URL",
-        help="Draw from an OpenAI-compatible server, e.g. http://localhost:8000/v1. --model is the model's name there. "
-        "The API key is read from the environment variable OPENAI_API_KEY.",
-    ),
-]
-
-Prompts = Annotated[
-    list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads one per line from stdin.")
-]
-Constraints = Annotated[
-    list[str],
-    typer.Option(
-        "--constraints",
-        "-c",
-        metavar="FILE",
-        help="A constraint file, or catalogue:NAME. May be repeated; all must hold.",
-    ),
-]
-Proposal = Annotated[
-    str | None,
-    typer.Option(metavar="TEMPLATE", help="Draw attempts with this prompt; {prompt} is replaced by the original one."),
-]
-Adapter = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Draw attempts from this adapter: a folder, a Hub id, or catalogue:NAME; with --endpoint, its name there.",
-    ),
-]
-
-Masked = Annotated[
-    bool,
-    typer.Option(
-        "--masked",
-        help="Never draw a token that the constraint rules out; --sampler qrs restores the model's own distribution.",
-    ),
-]
-
-Twisted = Annotated[
-    bool,
-    typer.Option(
-        "--twisted",
-        help="Weigh tokens by how likely they are to lead to a satisfying text, as learned before the first prompt.",
-    ),
-]
-
-NoProposal = Annotated[
-    bool,
-    typer.Option("--no-proposal", help="Draw from the model itself, even if the constraint file names something else."),
-]
-
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="Folder for the results.")]
-OtherModel = Annotated[
-    str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; default: as in the file.")
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Random seed; default: as in the file, or 0.")]
-
 
 _DTYPES = ("float32", "bfloat16", "float16")
 

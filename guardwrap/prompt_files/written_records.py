@@ -18,8 +18,7 @@ from guardwrap.errors import UsageError, quoted
 from guardwrap.formatting import counted
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import ReadOwn, constraint_of, own_of
-from guardwrap.prompt_files.records import AGAIN, CHECKSUM, MADE, checksum_of
-from guardwrap.prompt_files.run_identity import DIGESTS, rule_digests
+from guardwrap.prompt_files.records import AGAIN, CHECKSUM, DIGESTS, MADE, checksum_of, rule_digests
 
 
 def is_written(data: Any) -> bool:
@@ -61,29 +60,7 @@ def require_unchanged(where: str, record: Mapping[str, Any], constraint: Constra
 def judged_again(
     record: Mapping[str, Any], constraint: Constraint, *, expensive: bool = True
 ) -> tuple[list[tuple[Rejection, ...]], tuple[str, ...]]:
-    """Judge the texts of a record.
-
-    Parameters
-    ----------
-    record
-        The record.
-    constraint
-        The constraint of its texts.
-    expensive
-        Whether to ask the rules that run a model, too.
-
-    Returns
-    -------
-    rejections : list of tuple
-        For each text, the parts of the constraint that reject it.
-    unjudged : tuple of str
-        The titles of parts that need what the record lacks.
-
-    Raises
-    ------
-    CheckFailed
-        If a part crashes or takes too long.
-    """
+    """Return for each text of a record the parts that reject it, and the titles of parts that read what it lacks."""
     is_chat = "messages" in record or bool(record["report"]["settings"].get("chat"))
     kind, prompt = (_OfChat, "") if is_chat else (_RecordedText, str(record.get("prompt", "")))
     draws = [kind(prompt, (), text, begun=_begun(record)) for text in record["texts"]]

@@ -16,8 +16,7 @@ from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_wh
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.prompt_files.records import MADE, to_bytes
-from guardwrap.prompt_files.run_identity import DIGESTS, VERSIONS, difference, run_digests, versions
+from guardwrap.prompt_files.records import DIGESTS, MADE, VERSIONS, difference, run_digests, to_bytes, versions
 from guardwrap.ray.dataset_rows import PromptRow, id_in, key_of, randomness_place, row_digest
 from guardwrap.ray.parquet import fields_of
 from guardwrap.ray.ray_library import library

@@ -11,8 +11,7 @@ from typing import Any
 
 from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
 from guardwrap.outcomes import Outcome
-from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
-from guardwrap.prompt_files.run_identity import DIGESTS, model_digest
+from guardwrap.prompt_files.records import AGAIN, DIGESTS, model_digest, record_of, to_bytes, why_short
 from guardwrap.ray.dataset_rows import PromptRow
 
 

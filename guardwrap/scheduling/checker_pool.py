@@ -2,7 +2,7 @@
 
 In a batch with several callers, the others continue meanwhile. The user's functions cannot be interrupted; one that
 never returns blocks only the requests that use it. No time limit is set here; a server sets one
-(``serve/time_limited.py``). guardwrap's own slow checks run one text at a time and yield to other threads.
+(``serve/parsed_request.py``). guardwrap's own slow checks run one text at a time and yield to other threads.
 """
 
 from __future__ import annotations

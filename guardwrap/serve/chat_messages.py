@@ -13,7 +13,7 @@ from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.documents.lexical import load_json
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.fields import flag
+from guardwrap.serve.fields import flag, require_size
 from guardwrap.serve.request_policy import RequestPolicy
 
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
@@ -168,9 +168,7 @@ def read_tools(fields: Mapping[str, Any], policy: RequestPolicy) -> ToolCalls | 
         raise bad("tools", "this model's calls cannot be parsed: its chat template has the markers of no known family")
     if not isinstance(tools, list):
         raise bad("tools", "give a list of tools")
-    size, most = len(json.dumps(tools)), policy.limits.constraint_characters
-    if size > most:
-        raise bad("tools", f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
+    require_size("tools", len(json.dumps(tools)), policy.limits.constraint_characters)
     for i, tool in enumerate(tools):
         if not isinstance(tool, dict) or tool.get("type", "function") != "function":
             raise bad(f"tools.{i}", "only tools of type function are supported")

@@ -29,7 +29,6 @@ _TYPES = {
     429: "rate_limit_error",
     503: "server_shutting_down",
 }
-_TYPES_BY_CODE = {"model_not_loaded": "server_error"}
 
 
 class ErrorResponse(Exception):
@@ -56,7 +55,7 @@ class ErrorResponse(Exception):
         """Return the JSON body of the response."""
         error: dict[str, Any] = {
             "message": self.message,
-            "type": _TYPES_BY_CODE.get(self.code or "") or _TYPES.get(self.status, "server_error"),
+            "type": _TYPES.get(self.status, "server_error"),
             "param": self.param,
             "code": self.code,
         }
@@ -72,18 +71,10 @@ def bad(param: str | None, problem: str, *, code: str | None = None) -> ErrorRes
     return ErrorResponse(400, f"{param}: {problem}" if param else problem, param=param, code=code)
 
 
-def no_model(name: Any, models: Sequence[Sequence[str]]) -> ErrorResponse:
+def no_model(name: Any, names: Sequence[str]) -> ErrorResponse:
     """Return the response (HTTP 404) to a request for a model that the server does not have."""
-    known = ", ".join(repr(names[0]) for names in models)
-    close = nearest(name, [each for names in models for each in names])
-    message = f"model: this server has no model {short(name)}{close}; it has {known}"
+    message = f"model: this server has no model {short(name)}{nearest(name, names)}; it has {names[0]!r}"
     return ErrorResponse(404, message[:300], param="model", code="model_not_found")
-
-
-def not_loaded(name: str) -> ErrorResponse:
-    """Return the response (HTTP 503) to a request whose model could not be loaded. The reason may name files."""
-    message = f"the model {name!r} could not be loaded, and the server's log has the reason; try again later"
-    return ErrorResponse(503, message, param="model", code="model_not_loaded", headers={"Retry-After": "5"})
 
 
 def in_field(param: str, error: Exception) -> ErrorResponse:

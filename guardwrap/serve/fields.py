@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from guardwrap.documents.limits import MAX_DEPTH
@@ -156,6 +156,19 @@ def effective_fields(
 
 def _same(value: Any, neutral: Any) -> bool:
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def require_fields(names: Iterable[str], where: str, known: Collection[str]) -> None:
+    """Raise ErrorResponse if an object of a request has an unknown field."""
+    for name in names:
+        if name not in known:
+            raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
+
+
+def require_size(where: str, size: int, most: int) -> None:
+    """Raise ErrorResponse if a value has too many characters."""
+    if size > most:
+        raise bad(where, f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
 
 
 def whole(fields: Mapping[str, Any], name: str, least: int, most: int | None = None) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import socket
 import sys
@@ -94,7 +93,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._shelf, self._ready = service.shelf, ready
+        self._gate, self._ready = service.gate, ready
         self._grace = service.settings.limits.grace_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -103,17 +102,15 @@ class _Server(uvicorn.Server):
         """Start to accept connections, then call ``ready``."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
-        self._shelf.watch()
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start the shutdown at the first signal, and end at once at the second."""
-        shutdown = self._shelf.shutdown
-        if self._loop is None or shutdown.draining:
-            shutdown.over.set()
+        if self._loop is None or self._gate.draining:
+            self._gate.over.set()
             self.should_exit = True
             return
-        shutdown.draining = True
+        self._gate.draining = True
         self._loop.call_soon_threadsafe(self._drain_soon)
 
     def _drain_soon(self) -> None:
@@ -121,13 +118,13 @@ class _Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         await self._until_empty(self._grace)
-        self._shelf.shutdown.over.set()
+        self._gate.over.set()
         await self._until_empty(_LAST_SECONDS)
         self.should_exit = True
 
     async def _until_empty(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while self._shelf.inside and time.monotonic() < end:
+        while self._gate.inside and time.monotonic() < end:
             await asyncio.sleep(0.05)
 
 
@@ -144,12 +141,8 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=service.shelf.places + _MORE_CONNECTIONS,
+        limit_concurrency=service.gate.most + _MORE_CONNECTIONS,
         timeout_graceful_shutdown=int(_LAST_SECONDS),
     )
     _Server(config, service, ready).run(sockets=[listening])
     log.close(_LAST_SECONDS)
-    if not service.shelf.close(_LAST_SECONDS):  # a model is being loaded, which cannot be interrupted
-        sys.stdout.flush()
-        logging.shutdown()
-        os._exit(0)

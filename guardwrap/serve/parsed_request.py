@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
-from guardwrap.constraints.kinds.function import runs_code
+from guardwrap.constraints.kinds.function import Python, runs_code
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
 from guardwrap.documents.yaml_nodes import reading
-from guardwrap.errors import GuardwrapError, nearest
+from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import in_thread
+from guardwrap.errors import CheckFailed, GuardwrapError, nearest
+from guardwrap.outcomes import Draw
 from guardwrap.proposals import Masked, merge_proposals, only_masks
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
@@ -35,7 +40,6 @@ from guardwrap.serve.request_policy import (
     sampler_of,
 )
 from guardwrap.serve.structured_output import Structure, structured
-from guardwrap.serve.time_limited import TimeLimited
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
@@ -67,23 +71,6 @@ class ParsedRequest:
     most_tokens: int | None = None  # the server's limit on ``max_new_tokens``; None for none
 
 
-def parsed_without_model(
-    parse: Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest],
-    fields: Mapping[str, Any],
-    policy: RequestPolicy,
-    *,
-    images: bool,
-) -> ParsedRequest:
-    """Validate a request to a model that is not loaded, as far as that is possible without it.
-
-    A request that this rejects is also rejected by the loaded model. What depends on its tokenizer or its template is
-    accepted here: token ids, tools and the length of prompts.
-    """
-    if has_token_ids(fields):
-        fields = {**fields, "prompt": ["ids"] * len(_several(fields["prompt"]))}
-    return parse(fields, replace(policy, parses="tools", images=images))
-
-
 def has_token_ids(fields: Mapping[str, Any]) -> bool:
     """Whether the prompts of a request are token ids."""
     return all(map(_are_ids, _several(fields.get("prompt"))))
@@ -111,12 +98,18 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(each) is int and each >= 0 for each in value)
 
 
+def model_of(fields: Mapping[str, Any], policy: RequestPolicy) -> str:
+    """Return the name that a request uses for the model."""
+    name = fields.get("model")
+    if not isinstance(name, str) or name not in policy.models:
+        raise no_model(name, policy.models)
+    return name
+
+
 def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: bool) -> ParsedRequest:
     """Validate the body of a request."""
     fields = require_known(fields, chat=chat)
-    model = fields.get("model")
-    if not isinstance(model, str) or model not in policy.models:
-        raise no_model(model, [policy.models])
+    model = model_of(fields, policy)
     prompts = [read_chat(fields.get("messages"), images=policy.images)] if chat else _texts(fields.get("prompt"))
     tools = read_tools(fields, policy) if chat else None
     n = whole(fields, "n", 1, policy.limits.n) or 1
@@ -265,3 +258,53 @@ def _texts(value: Any) -> list[str]:
     if not all(several):
         raise bad("prompt", "is empty; give some text")
     return several
+
+
+_Answer = TypeVar("_Answer")
+
+LEFT_BEHIND = 8
+"""Threads of one constraint that may still run after their time limit. With more than these, calls fail at once."""
+
+# By id(constraint). Each thread keeps its constraint alive, so the id stays unique.
+_left_behind: dict[int, list[threading.Thread]] = {}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TimeLimited(Wrapper):
+    """A constraint that runs another one with a time limit for each call."""
+
+    of: Constraint  # the constraint to run
+    # Limit for one call, in seconds. A longer call raises ``CheckFailed``, but its thread cannot be stopped.
+    seconds: float
+    kind: Literal["timed"] = field(default="timed", kw_only=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the inner constraint, because the limit changes no result."""
+        return self.of.digest
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Check texts within the time limit."""
+        return self._within(lambda: self.of.check(draws))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Return the verdict on a prefix within the time limit; undecided if the function only checks whole texts."""
+        return self._within(lambda: self.of.verdict(prefix)) if self._judges_prefixes else Verdict.UNDECIDED
+
+    @cached_property
+    def _judges_prefixes(self) -> bool:
+        functions = [part for part in walk(self.of) if isinstance(part, Python)]
+        return len(functions) < 1 or self.of is not functions[0] or functions[0].prefix is not None
+
+    def _within(self, call: Callable[[], _Answer]) -> _Answer:
+        left = [thread for thread in _left_behind.pop(id(self.of), []) if thread.is_alive()]
+        if left:
+            _left_behind[id(self.of)] = left
+        if len(left) >= LEFT_BEHIND:
+            reason = f"is still running {len(left)} calls that took more than {self.seconds:g} s; make it faster"
+            raise CheckFailed(self.title, reason)
+        answer, thread = in_thread(call, self.seconds, name="guardwrap-checker")
+        if not answer:
+            _left_behind.setdefault(id(self.of), []).append(thread)
+            raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
+        return answer[0]

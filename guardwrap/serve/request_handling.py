@@ -6,17 +6,16 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.serve.admission import Gate, Shutdown, closing
 from guardwrap.serve.error_responses import ErrorResponse, refusal_of
 from guardwrap.serve.incoming_requests import gone
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -26,13 +25,68 @@ from guardwrap.serve.responses_reply import ResponsesReply
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-_Result = TypeVar("_Result")
-
 AnyReply = Reply | ResponsesReply
 """The reply to a request of one of the routes."""
 
 TICK = 3.0
 """Seconds between keep-alive comments to a waiting client. Proxies close connections that are idle for 30 or 60 s."""
+
+
+def closing() -> ErrorResponse:
+    """Return the error response of a server that is shutting down."""
+    headers = {"Connection": "close", "Retry-After": "5"}
+    return ErrorResponse(
+        503, "the server is shutting down; try again later, or on another server", code="shutting_down", headers=headers
+    )
+
+
+class Gate:
+    """Limits how many requests run and wait, within one event loop, and ends them when the server shuts down."""
+
+    def __init__(self, running: int, queue: int) -> None:
+        self.most = running + queue
+        self.draining = False  # no request is admitted anymore
+        self.over = asyncio.Event()  # the running ones end as well
+        self._slots = asyncio.Semaphore(running)
+        self.inside = self.running = 0
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait for the batch, or are being read."""
+        return self.inside - self.running
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Admit a request for the duration of the ``with`` block."""
+        if self.draining:
+            raise closing()
+        if self.inside >= self.most:
+            message = f"the queue is full: {self.inside} requests are running or waiting; try again later"
+            raise ErrorResponse(429, message, code="queue_full", headers={"Retry-After": "1"})
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    @asynccontextmanager
+    async def slot(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Wait for a slot in the batch, first come, first served, and hold it for the ``async with`` block.
+
+        ``seconds``: the seconds until the request's timeout, after which nothing is computed for it, so that it needs
+        no slot; None without a timeout.
+        """
+        try:
+            await asyncio.wait_for(self._slots.acquire(), seconds)
+        except TimeoutError:
+            yield
+            return
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._slots.release()
 
 
 class Gone(Exception):
@@ -62,21 +116,6 @@ class LivePiece(NamedTuple):
 
 
 _Item = Accepted | LivePiece | Outcome
-
-
-async def unless_over(request: Request, shutdown: Shutdown, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return the result of work that a request waits for. The body must have been read."""
-    result = asyncio.create_task(work)
-    disconnect, end = asyncio.create_task(gone(request)), asyncio.create_task(shutdown.over.wait())
-    try:
-        await asyncio.wait({result, disconnect, end}, return_when=asyncio.FIRST_COMPLETED)
-        if result.done():
-            return result.result()
-        raise Gone if disconnect.done() else closing()
-    finally:
-        for task in (result, disconnect, end):
-            task.cancel()
-        await asyncio.gather(result, disconnect, end, return_exceptions=True)
 
 
 class _Over(NamedTuple):
@@ -144,7 +183,7 @@ async def served(
             results.put_nowait(_Over())
 
     drawing = asyncio.create_task(draw())
-    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.shutdown.over.wait())
+    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
     next_item: asyncio.Task[_Item | _Over] | None = None
     try:
         while True:

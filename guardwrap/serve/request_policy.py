@@ -18,34 +18,36 @@ from pydantic import TypeAdapter
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.catalogue_files import catalogue_names
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.coerce import as_constraint_file, catalogue
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, fallback_fault
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
 from guardwrap.constraints.files.repair_field import REASONS, read_repair
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
+from guardwrap.constraints.kinds.function import Python
 from guardwrap.documents.inputs import is_text
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.package_data import PREFIX
-from guardwrap.errors import GuardwrapError, nearest
+from guardwrap.errors import GuardwrapError, SpecError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.server_settings import RequestLimits
+from guardwrap.serve.fields import require_fields, require_size
+from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_named
 
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text
-_KINDS = (
-    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "entails",
-    "finished", "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not",
-    "numbers_from", "one_of", "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex",
-    "secrets", "similar", "split", "tool_calls", "values",
-)  # fmt: skip
-"""Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
+
+
+@cache
+def _kinds() -> list[str]:
+    """Return the kinds for requests: none runs user code, and kinds of other packages may read files."""
+    built_in = ((name, kind) for name, kind in kinds().items() if kind.__module__.startswith("guardwrap."))
+    return sorted(name for name, kind in built_in if not issubclass(kind, Python))
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class RequestPolicy:
     # repair turns of chats whose request and constraint files name none; None for none
     repair: Mapping[str, Any] | None = None
     classifiers: tuple[str, ...] = ()  # classifier models that requests may use
-    limits: RequestLimits = dataclasses.field(default_factory=RequestLimits)  # limits for one request
+    limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)  # limits for one request
     # when answers to chats are parsed into messages: never, because the model's markers are not known; for requests
     # with tools; or always, because the chat template has markers of reasoning or calls
     parses: Literal["never", "tools", "always"] = "never"
@@ -74,14 +76,38 @@ class RequestPolicy:
         """All constraint files: those that requests may name, and those that always apply."""
         return (*self.named.values(), *self.always)
 
+    @property
+    def all_adapters(self) -> list[Adapter]:
+        """The adapters that requests may use, each once."""
+        adapters = [*self.adapters.values(), *(file.adapter for file in self.files if file.adapter is not None)]
+        return list(dict.fromkeys(adapters))
+
+
+def policy_of(settings: ServerSettings) -> RequestPolicy:
+    """Read the files that the settings name, and return the policy for requests."""
+    named = read_named(settings)
+    always = []
+    for name in settings.always:
+        if name not in named and not name.startswith(PREFIX):
+            raise SpecError(f"always: there is no constraint file {name!r}{nearest(name, named)} in the folder")
+        always.append(named[name] if name in named else catalogue(name.removeprefix(PREFIX)))
+    return RequestPolicy(
+        models=(settings.served_name, *settings.aliases),
+        named=named,
+        always=tuple(always),
+        adapters=settings.adapters,
+        proposals=settings.proposals,
+        repair=settings.repair,
+        classifiers=settings.classifiers,
+        limits=settings.limits,
+    )
+
 
 def require_mapping(value: Any) -> dict[str, Any]:
     """Return the fields of the ``guardwrap`` object, without those that are None."""
     if not isinstance(value, dict):
         raise bad("guardwrap", f"give an object with any of {', '.join(_FIELDS)}")
-    for name in value:
-        if name not in _FIELDS:
-            raise bad("guardwrap", f"unknown field {short(name)}{nearest(name, _FIELDS)}; known: {', '.join(_FIELDS)}")
+    require_fields(value, "guardwrap", _FIELDS)
     if value.get("constraint") is not None and value.get("constraints") is not None:
         raise bad("guardwrap.constraints", "give either constraint or constraints, not both")
     return {name: each for name, each in value.items() if each is not None}
@@ -93,10 +119,7 @@ def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[Con
     if not where:
         return []
     value = fields[where.removeprefix("guardwrap.")]
-    size = len(json.dumps(value))
-    if size > policy.limits.constraint_characters:
-        most = policy.limits.constraint_characters
-        raise bad(where, f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
+    require_size(where, len(json.dumps(value)), policy.limits.constraint_characters)
     several = value if isinstance(value, list) else [value]
     if not several:
         raise bad(where, "give at least one constraint")
@@ -109,11 +132,7 @@ def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: Reques
     values = fields.get("fields", {})
     if not isinstance(values, dict):
         raise bad("guardwrap.fields", "give an object with a value for each field")
-    size, most = len(json.dumps(values)), policy.limits.constraint_characters
-    if size > most:
-        raise bad(
-            "guardwrap.fields", f"has {size} characters; this server accepts at most {most}", code="above_the_limit"
-        )
+    require_size("guardwrap.fields", len(json.dumps(values)), policy.limits.constraint_characters)
     for name in values:
         if name not in file.fields:
             known = (
@@ -160,8 +179,8 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
     kind = value.get("kind")
     if kind == "python":
         raise bad(where, "a request cannot contain code; put it into a constraint file of the server")
-    if kind not in _KINDS:
-        problem = f"unknown kind {short(kind)}{nearest(kind, _KINDS)}; known: {', '.join(sorted(_KINDS))}"
+    if kind not in (known_kinds := _kinds()):
+        problem = f"unknown kind {short(kind)}{nearest(kind, known_kinds)}; known: {', '.join(known_kinds)}"
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )
@@ -254,9 +273,7 @@ def repair_of(
         return None
     if not chat:
         raise bad(where, "continues a chat, and this request has none; send messages to /v1/chat/completions")
-    size, longest = len(json.dumps(value)), limits.constraint_characters
-    if size > longest:
-        raise bad(where, f"has {size} characters; this server accepts at most {longest}", code="above_the_limit")
+    require_size(where, len(json.dumps(value)), limits.constraint_characters)
     try:
         repair = read_repair(value)
     except (Invalid, GuardwrapError) as error:
@@ -269,24 +286,20 @@ def repair_of(
     return repair
 
 
-def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: RequestLimits) -> str | None:
+def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: ServerLimits) -> str | None:
     """Return the text for missing ones: the request's, or that of its files. It is checked before anything is drawn."""
     where, text = "guardwrap.fallback", fields.get("fallback", file.fallback)
     if text is None:
         return None
     if not isinstance(text, str) or not is_text(text):
         raise bad(where, "give a text")
-    if len(text) > limits.constraint_characters:
-        most = limits.constraint_characters
-        raise bad(where, f"has {len(text)} characters; this server accepts at most {most}", code="above_the_limit")
+    require_size(where, len(text), limits.constraint_characters)
     if (fault := fallback_fault(text, file.constraint)) is not None:
         raise bad(where, fault)
     return text
 
 
-def budget_of(
-    fields: Mapping[str, Any], file_budget: Budget | None, limits: RequestLimits, *, turns: int = 0
-) -> Budget:
+def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: ServerLimits, *, turns: int = 0) -> Budget:
     """Return the budget of a request: its own limits replace those of its files, up to the server's limits.
 
     With repair turns it is the budget of each turn, and all of them together stay within the server's limits.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -19,20 +17,21 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from guardwrap.constraints.files.catalogue_files import catalogue_descriptions
+from guardwrap.constraints.files.proposal_fields import NAMED
+from guardwrap.environment.package_data import PREFIX
 from guardwrap.outcomes import Outcome
-from guardwrap.serve.admission import closing
+from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.error_responses import ErrorResponse, no_model, refusal_of
-from guardwrap.serve.fields import parsed
 from guardwrap.serve.incoming_requests import RequestContext, read_body, require_json, require_key, unread
-from guardwrap.serve.models.model_shelf import ModelShelf
-from guardwrap.serve.models.model_slot import ModelSlot
-from guardwrap.serve.models.served_model import Parse, ServedModel, patiently
-from guardwrap.serve.parsed_request import ParsedRequest, parse_request, parsed_without_model
+from guardwrap.serve.parsed_request import ParsedRequest, model_of, parse_request
 from guardwrap.serve.replies import Reply, require_complete
-from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed, unless_over
+from guardwrap.serve.request_handling import AnyReply, Gate, Gone, Stream, as_json, closing, served, streamed
+from guardwrap.serve.request_policy import RequestPolicy, policy_of
 from guardwrap.serve.responses_reply import ResponsesReply
 from guardwrap.serve.responses_request import parse_responses
-from guardwrap.serve.server_metrics import ServerMetrics, WatchedModel
+from guardwrap.serve.served_model import LONG, Parse, ServedModel
+from guardwrap.serve.server_metrics import ServerMetrics
 from guardwrap.serve.server_settings import ServerSettings, read_keys
 
 if TYPE_CHECKING:
@@ -42,9 +41,6 @@ log = logging.getLogger("guardwrap.serve")
 
 GONE = 499
 """Status in logs and metrics of a request whose client disconnected before the reply."""
-
-LONG = 50_000
-"""Requests with more bytes than this are parsed in a separate thread, so that short ones do not wait for them."""
 
 _PAGE = Path(__file__).with_name("page.html")
 _NO_PAGE = b"<!doctype html><title>guardwrap</title><p>guardwrap serves OpenAI's API under <code>/v1</code>."
@@ -60,64 +56,51 @@ _SAFE = {
 class Service:
     """State that the routes share."""
 
-    shelf: ModelShelf  # the models
-    settings: ServerSettings  # settings of the server
+    model: ServedModel
+    settings: ServerSettings
 
     def __post_init__(self) -> None:
+        policy, limits = self.model.policy, self.model.policy.limits
+        self.gate = gate = Gate(limits.running, limits.queue)
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
-        self.figures = ServerMetrics({slot.name: _watched(slot) for slot in self.shelf.slots})
-        for slot in self.shelf.slots:
-            slot.on_load = partial(self.figures.loaded, slot.name)
-            if slot.start_seconds is not None:
-                slot.on_load(slot.start_seconds)
+        live: dict[str, Callable[[], float]] = {
+            "running": lambda: gate.running,
+            "queued": lambda: gate.queued,
+            "rows_busy": lambda: self.model.session.rows,
+        }
+        rules = {part.title for file in policy.files for part in file.constraint.parts}
+        self.figures = ServerMetrics(policy.models[0], live, limits, rules)
         self.begun = int(time.time())
-        self._readers = ThreadPoolExecutor(2, "guardwrap-parsing")
-        self._patient = ThreadPoolExecutor(1, "guardwrap-parsing-long")
-
-    async def fields(self, raw: bytes) -> dict[str, Any]:
-        """Parse the body of a request, a long one in a thread."""
-        if len(raw) <= LONG:
-            return parsed(raw)
-        work = partial(patiently, partial(parsed, raw))
-        fields: dict[str, Any] = await asyncio.get_running_loop().run_in_executor(self._patient, work)
-        return fields
-
-    async def require_valid(self, slot: ModelSlot, fields: dict[str, Any], parse: Parse, *, long: bool) -> None:
-        """Validate a request whose model is not loaded in a thread, so that no invalid request loads one."""
-        images = slot.settings.images
-        check = partial(parsed_without_model, parse, fields, slot.policy, images=images)
-        readers, work = (self._patient, partial(patiently, check)) if long else (self._readers, check)
-        await asyncio.get_running_loop().run_in_executor(readers, work)
 
     def about(self) -> dict[str, Any]:
-        """Describe the server for its page: the first model, and all of them in ``models``."""
-        models = [slot.about() for slot in self.shelf.slots]
-        figures = self.figures.now()
-        return {"guardwrap": version("guardwrap"), **models[0], "models": models, "figures": figures}
+        """Describe the model, and what requests to it may name, for the server's page."""
+        policy = self.model.policy
+        described = {name: file.description for name, file in policy.named.items()}
+        ready_made = {PREFIX + name: about for name, about in catalogue_descriptions().items()}
+        return {
+            "guardwrap": version("guardwrap"),
+            "model": policy.models[0],
+            "aliases": list(policy.models[1:]),
+            "always": list(self.settings.always),
+            "constraints": [{"name": name, "description": text} for name, text in described.items()],
+            "catalogue": [{"name": name, "description": text} for name, text in ready_made.items()],
+            "samplers": sampler_names(),
+            "proposals": [*NAMED, *policy.proposals],
+            "adapters": list(policy.adapters),
+            "classifiers": list(policy.classifiers),
+            "batch_size": self.model.guarded.batch_size,
+            "limits": policy.limits.model_dump(),
+            "figures": self.figures.now(),
+        }
 
 
-def _watched(slot: ModelSlot) -> WatchedModel:
-    live: dict[str, Callable[[], float]] = {
-        "running": lambda: slot.gate.running,
-        "queued": lambda: slot.gate.queued,
-        "rows_busy": lambda: slot.rows,
-        "loaded": lambda: float(slot.model is not None),
-    }
-    rules = {part.title for file in slot.policy.files for part in file.constraint.parts}
-    return WatchedModel(live, slot.policy.limits.running, slot.policy.limits.queue, rules)
-
-
-def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) -> FastAPI:
+def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: RequestPolicy | None = None) -> FastAPI:
     """Create the application. ``app.state.service`` holds the state that its routes share.
 
-    ``models``: the models that the settings name, or one that is loaded already. Its constraint is ignored: those of
-    the request and of ``always`` apply.
+    The model's own constraint is ignored: those of the request and of ``always`` apply. ``policy``: what ``policy_of``
+    has read from the files that the settings name; None to read them now.
     """
-    if not isinstance(models, ModelShelf):
-        guarded = models
-        models = ModelShelf(settings, lambda _: guarded)
-        models.load_at_start()
-    service = Service(models, settings)
+    service = Service(ServedModel(guarded, policy or policy_of(settings)), settings)
     # FastAPI's own spans and logs would have paths and messages, which may contain texts.
     app = FastAPI(openapi_url=None, title="guardwrap", telemetry={"tracing": False, "logs": False})
     app.add_middleware(RequestContext)
@@ -155,7 +138,7 @@ def create_app(models: GuardedGenerator | ModelShelf, settings: ServerSettings) 
 
     @get("/health")
     async def health() -> Response:
-        if service.shelf.shutdown.draining:
+        if service.gate.draining:
             return as_json(closing().body(), 503, {"Connection": "close"})
         return as_json({"status": "ok"})
 
@@ -229,14 +212,14 @@ async def _metrics(service: Service, request: Request) -> tuple[Response, int]:
 def _models(service: Service) -> list[dict[str, Any]]:
     return [
         {"id": name, "object": "model", "created": service.begun, "owned_by": "guardwrap"}
-        for name in service.shelf.names
+        for name in service.model.policy.models
     ]
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
     entry = next((each for each in _models(service) if each["id"] == name), None)
     if entry is None:
-        raise no_model(name, [slot.policy.models for slot in service.shelf.slots])
+        raise no_model(name, service.model.policy.models)
     return entry
 
 
@@ -257,23 +240,19 @@ async def _completion(
 ) -> tuple[Response, int]:
     """Answer a request for texts."""
     called = time.monotonic()
-    shutdown = service.shelf.shutdown
-    if shutdown.draining:
+    model, gate = service.model, service.gate
+    if gate.draining:
         raise closing()
     require_json(request)
     raw = await read_body(request, service.settings.limits)
-    fields = await service.fields(raw)
-    slot = service.shelf.slot(fields.get("model"))
-    request.state.model = slot.name
+    fields = await model.fields(raw)
+    model_of(fields, model.policy)
+    request.state.model = model.policy.models[0]
     with ExitStack() as place:
-        place.enter_context(slot.place())
-        model, long = slot.model, len(raw) > LONG
-        if model is None:
-            await unless_over(request, shutdown, service.require_valid(slot, fields, parse, long=long))
-            model = await unless_over(request, shutdown, slot.loaded())
-        parsed_request, tokens = await model.read(fields, parse, long=long)
-        items = served(model.guarded, slot.gate, request, parsed_request, model.options(parsed_request), called)
-        reply, drawn = reply_to(parsed_request, model), partial(_drawn, service, slot)
+        place.enter_context(gate.place())
+        parsed_request, tokens = await model.read(fields, parse, long=len(raw) > LONG)
+        items = served(model.guarded, gate, request, parsed_request, model.options(parsed_request), called)
+        reply, drawn = reply_to(parsed_request, model), partial(_drawn, service)
         if parsed_request.stream:
             events = streamed(items, reply, tokens, drawn)
             first = await anext(events)  # an error before the first event still gets its own HTTP status
@@ -289,6 +268,6 @@ async def _completion(
         return as_json(reply.whole(complete, tokens)), attempts
 
 
-def _drawn(service: Service, slot: ModelSlot, outcome: Outcome) -> Outcome:
-    service.figures.drawn(slot.name, outcome)
+def _drawn(service: Service, outcome: Outcome) -> Outcome:
+    service.figures.drawn(outcome)
     return outcome

@@ -25,8 +25,8 @@ class _Strict(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class RequestLimits(_Strict):
-    """Limits for one request to a model, and for the number of its requests that are served at once."""
+class ServerLimits(_Strict):
+    """Limits for one request, for the number of requests that are served at once, and for the shutdown."""
 
     max_new_tokens: int = Field(default=1024, ge=1, description="Maximum tokens per text.")
     clamp: bool = Field(
@@ -45,16 +45,11 @@ class RequestLimits(_Strict):
     pattern_characters: int = Field(
         default=10_000, ge=1, description="Maximum size of a regular expression, grammar or choice, in characters."
     )
-    running: int = Field(default=32, ge=1, description="Maximum requests in the batch of a model at once.")
+    running: int = Field(default=32, ge=1, description="Maximum requests in the batch at once.")
     queue: int = Field(default=256, ge=0, description="Maximum requests that wait for a place in that batch.")
     checker_seconds: float = Field(
         default=5.0, gt=0, description="Maximum seconds for one call of a Python function of the server."
     )
-
-
-class ServerLimits(RequestLimits):
-    """Limits for requests to each model, and limits of the server."""
-
     body_bytes: int = Field(default=1_000_000, ge=1, description="Maximum size of a request, in bytes.")
     body_seconds: float = Field(default=30.0, gt=0, description="Maximum time to receive a request, in seconds.")
     grace_seconds: float = Field(
@@ -77,10 +72,13 @@ class Keys(_Strict):
         return self
 
 
-class ModelFields(_Strict):
-    """A model, its rules, and what requests to it may name."""
+class ServerSettings(_Strict):
+    """What to serve, to whom, and within which limits."""
 
     model: str = Field(default="local", description="A Hub id, a folder, or local: the embedded model.")
+    name: str | None = Field(
+        default=None, description="Name of the model in requests. Default: the Hub id, or the name of the folder."
+    )
     aliases: tuple[str, ...] = Field(default=(), strict=False, description="Other names of the model.")
     images: bool = Field(
         default=False, description="Whether chats may have images. Such a model is served more slowly."
@@ -110,31 +108,6 @@ class ModelFields(_Strict):
         default=False,
         description="Whether each attempt is computed alone, for the same texts of a seed in half precision too.",
     )
-
-
-class ModelSettings(ModelFields):
-    """One of the models of a server."""
-
-    load: Literal["first_use", "start"] = Field(
-        default="first_use", description="When to load it: with its first request, or when the server starts."
-    )
-    idle_seconds: float | None = Field(
-        default=600.0, gt=0, description="Seconds without a request after which it is unloaded; null keeps it."
-    )
-    limits: RequestLimits = Field(default=RequestLimits(), description="Limits that replace those of the server.")
-
-
-class ServerSettings(ModelFields):
-    """What to serve, to whom, and within which limits. There is one model, or there are several in ``models``."""
-
-    name: str | None = Field(
-        default=None, description="Name of the model in requests. Default: the Hub id, or the name of the folder."
-    )
-    models: dict[str, ModelSettings] = Field(
-        default={},
-        min_length=1,
-        description="Several models, by their names in requests, instead of model.",
-    )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     keys: Keys | None = Field(default=None, description="Location of the API keys. By default, no key is required.")
@@ -144,21 +117,11 @@ class ServerSettings(ModelFields):
 
     @property
     def served_name(self) -> str:
-        """Name in requests of the model, if there is one."""
+        """Name of the model in requests."""
         return self.name or known_as(self.model)
 
-    @property
-    def served_models(self) -> dict[str, ModelSettings]:
-        """The models by their names in requests. A single one is loaded at the start, and kept."""
-        if self.models:
-            return self.models
-        fields = {name: getattr(self, name) for name in ModelFields.model_fields}
-        return {self.served_name: ModelSettings.model_construct(**fields, load="start", idle_seconds=None)}
 
-    def limits_of(self, model: ModelSettings) -> ServerLimits:
-        """Return the server's limits, with those that a model replaces."""
-        replaced = {name: getattr(model.limits, name) for name in model.limits.model_fields_set}
-        return self.limits.model_copy(update=replaced)
+_ONE_MODEL = "a server has one model; run one server per model, behind a proxy that chooses by the field model"
 
 
 def read_server_settings(path: str | Path | None = None, *, changes: Mapping[str, Any] | None = None) -> ServerSettings:
@@ -174,51 +137,23 @@ def read_server_settings(path: str | Path | None = None, *, changes: Mapping[str
     if path is not None:
         with reading(str(path)):
             source = document_of(path, ServerSettings)
+            if "models" in source.data:
+                raise source.error(("models",), _ONE_MODEL)
             settings = source.read(fields)
         data = source.data
-        if (conflict := _conflict(settings)) is not None:
-            raise source.error(*conflict)
-        resolved |= _beside(path, settings)
-        if settings.models:
-            models = {name: each.model_copy(update=_beside(path, each)) for name, each in settings.models.items()}
-            resolved["models"] = models
+        named = ((name, getattr(settings, name)) for name in ("model", "constraints"))
+        resolved |= {name: beside(path, value) for name, value in named if name in data and value}
         if settings.keys is not None and settings.keys.file is not None:
             resolved["keys"] = Keys(file=beside(path, settings.keys.file))
     try:
         settings = validated({**data, **changes}, fields)
     except Invalid as invalid:
         raise UsageError(str(invalid)) from None
-    if (conflict := _conflict(settings)) is not None:  # only an option can cause it here
-        raise UsageError(f"{conflict[0][-1]}: {conflict[1]}")
     return settings.model_copy(update={name: value for name, value in resolved.items() if name not in changes})
 
 
-def _conflict(settings: ServerSettings) -> tuple[tuple[str, ...], str] | None:
-    """Return where settings contradict each other, and what the problem is; None if they do not."""
-    if not settings.models:
-        return None
-    for name in ("name", *ModelFields.model_fields):
-        if name in settings.model_fields_set:
-            return (name,), f"give either model, with its fields, or models; {name} belongs to each of the models"
-    taken: dict[str, str] = {}
-    for name, model in settings.models.items():
-        if not name:
-            return ("models",), "the name of a model is empty; give one"
-        for each in (name, *model.aliases):
-            if each in taken:
-                return ("models", name), f"{each!r} is a name of the model {taken[each]!r} too; choose another"
-            taken[each] = name
-    return None
-
-
-def _beside(path: str | Path, model: ModelFields) -> dict[str, str]:
-    """Return the fields of a model that name files or folders, resolved relative to the settings."""
-    fields = ((name, getattr(model, name)) for name in ("model", "constraints") if name in model.model_fields_set)
-    return {name: beside(path, value) for name, value in fields if value}
-
-
-def read_named(settings: ModelFields) -> dict[str, ConstraintFile]:
-    """Read the constraint files of a model."""
+def read_named(settings: ServerSettings) -> dict[str, ConstraintFile]:
+    """Read the constraint files that requests may name."""
     if settings.constraints is None:
         return {}
     place = Path(settings.constraints)

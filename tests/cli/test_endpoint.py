@@ -1,6 +1,6 @@
 """Commands that draw attempts from a server.
 
-Covers ``cli/proposal_options.py`` and ``pipelines/endpoint_calls.py`` too.
+Covers ``cli/generate_request.py`` and ``pipelines/endpoint_calls.py`` too.
 """
 
 import pytest

@@ -3,7 +3,7 @@
 import dataclasses
 
 from guardwrap import Budget, Report, Usage
-from guardwrap.cli.failed_prompts import MOST, FailedPrompts
+from guardwrap.cli.generate_run import MOST, FailedPrompts
 
 REPORT = Report(
     drawn_from="nothing",
@@ -21,11 +21,12 @@ REPORT = Report(
 
 
 def test_prompts_are_grouped_by_the_rule_that_rejected_most():
+    """And listed in input order, whichever ended first."""
     failed = FailedPrompts()
-    failed.add("in.txt:1", dataclasses.replace(REPORT, rejections={"short": 9, "has a digit": 1}))
-    failed.add("in.txt:2", dataclasses.replace(REPORT, accepted=1))
-    failed.add("in.txt:5", REPORT)
-    failed.add("in.txt:7", dataclasses.replace(REPORT, rejections={}, ended="max_seconds", usage=Usage()))
+    failed.add(1, "in.txt:1", dataclasses.replace(REPORT, rejections={"short": 9, "has a digit": 1}))
+    failed.add(5, "in.txt:5", REPORT)
+    failed.add(2, "in.txt:2", dataclasses.replace(REPORT, accepted=1))
+    failed.add(7, "in.txt:7", dataclasses.replace(REPORT, rejections={}, ended="max_seconds", usage=Usage()))
     assert failed.lines() == [
         "  'has a digit' rejected 14 of 20 attempts: in.txt:2 (1 of 2 texts), in.txt:5 (0 of 2 texts)",
         "  'short' rejected 9 of 10 attempts: in.txt:1 (0 of 2 texts)",
@@ -36,14 +37,14 @@ def test_prompts_are_grouped_by_the_rule_that_rejected_most():
 def test_a_single_prompt_needs_no_summary_and_a_long_one_is_cut():
     failed = FailedPrompts()
     assert failed.lines() == []
-    failed.add("in.txt:1", REPORT)
+    failed.add(1, "in.txt:1", REPORT)
     assert failed.lines() == []
     for number in range(2, MOST + 4):
-        failed.add(f"in.txt:{number}", REPORT)
+        failed.add(number, f"in.txt:{number}", REPORT)
     (line,) = failed.lines()
     assert line.endswith(f"in.txt:{MOST} (0 of 2 texts) and 3 more")
     for number in range(MOST + 1):
-        failed.add("in.txt:99", dataclasses.replace(REPORT, rejections={f"rule {number:02}": 10}))
+        failed.add(99, "in.txt:99", dataclasses.replace(REPORT, rejections={f"rule {number:02}": 10}))
     lines = failed.lines()
     assert len(lines) == MOST + 1
     assert lines[0].startswith("  'has a digit'")

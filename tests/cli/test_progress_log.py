@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 
-from guardwrap import GuardedGenerator
 from guardwrap.cli import progress_log
 from guardwrap.cli.progress_log import Far, Pace
 from guardwrap.formatting import lasting
-from guardwrap.outcomes import Outcome
 from tests.cli.fixtures_commands import generate, run
 
 
@@ -37,17 +32,6 @@ def test_what_is_kept_tells_no_time_whenever_it_is_found() -> None:
     assert pace.line(10.0, Far(400, kept=400)) == "guardwrap: 400 of 1,000 attempts done after 10 s"
     assert pace.line(20.0, Far(500, kept=400)) == "guardwrap: 500 of 1,000 attempts done, about 50 s left"
     assert pace.line(30.0, Far(800, kept=600)) == "guardwrap: 800 of 1,000 attempts done, about 20 s left"
-
-
-def test_what_waits_for_a_slow_one_is_counted_for_the_time() -> None:
-    pace = Pace(0.0, 50, "prompt")
-    assert pace.line(10.0, Far(0, ahead=10)) == (
-        "guardwrap: 0 of 50 prompts done, 10 more waiting for a slow one, about 40 s left"
-    )
-    assert pace.line(20.0, Far(1, ahead=19)) == (
-        "guardwrap: 1 of 50 prompts done, 19 more waiting for a slow one, about 30 s left"
-    )
-    assert pace.line(30.0, Far(30)) == "guardwrap: 30 of 50 prompts done, about 20 s left"
 
 
 def test_the_wait_for_the_first_ones_does_not_count_for_ever() -> None:
@@ -71,8 +55,8 @@ def test_no_time_while_the_last_ones_take_longer_than_all_before() -> None:
 def test_no_time_where_all_that_is_left_is_under_way() -> None:
     """Prompts that end first do not show how long the slow one takes that started with them."""
     pace = Pace(0.0, 4, "prompt")
-    told = pace.line(10.0, Far(0, ahead=3, slow="in.jsonl:1", begun=True))
-    assert told == "guardwrap: 0 of 4 prompts done, 3 more waiting for a slow one (in.jsonl:1)"
+    told = pace.line(10.0, Far(3, begun=True))
+    assert told == "guardwrap: 3 of 4 prompts done"
 
 
 def test_no_time_where_what_is_done_first_tells_none() -> None:
@@ -139,39 +123,21 @@ def test_generate_and_plan_tell(model: str, has_a: str, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("command_line")
-def test_prompts_behind_a_slow_one_are_told(
+def test_prompts_behind_a_slow_one_are_done(
     model: str, has_a: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts that wait for an earlier one are shown although their lines are not written, also after Ctrl-C."""
+    """Prompts that end before an earlier one count as done, without a time that the slow one would exceed."""
     monkeypatch.setattr(progress_log, "EVERY", 1e-3)
     never = {"prompt": "ab", "constraint": {"kind": "regex", "pattern": "[0-9]"}, "budget": {"max_attempts": 1000}}
     easy = {"prompt": "ab", "budget": {"max_attempts": 1000}}
     lines = tmp_path / "in.jsonl"
     lines.write_text("".join(json.dumps(line) + "\n" for line in [never, *[easy] * 5]))
-    given = ["--jsonl", lines, "-c", has_a, "-o", tmp_path / "out.jsonl", "--seed", 1, "--batch-size", 8]
-    told = generate(model, *given)
-    assert told.exit_code == 3
-    assert re.search(
-        r"^guardwrap: 0 of 6 prompts done, [1-5] more waiting for a slow one \(.*in.jsonl:1\)",
-        told.stderr,
-        re.MULTILINE,
-    )
-    assert "waiting for a slow one" not in told.stderr.splitlines()[-1]
-    assert " left" not in told.stderr, "all six are under way, and the slow one is among them"
-
-    def interrupted(guarded: GuardedGenerator, prompts: Any, **options: Any) -> Iterator[Outcome]:
-        yield from islice(given_up(guarded, prompts, **options), 2)
-        raise KeyboardInterrupt
-
-    given_up = GuardedGenerator.stream
-    monkeypatch.setattr(GuardedGenerator, "stream", interrupted)
-    told = generate(model, *given, "--overwrite", "--quiet", "-n", 2)
-    assert told.exit_code == 130
-    assert "interrupted: 2 of 6 prompts are in" in told.stderr
-    assert (
-        f"out.jsonl, and 4 waiting for a slow one ({lines}:3) in {tmp_path / 'out.jsonl.ahead'}; continue with the same"
-        in told.stderr
-    )
+    given = ["--jsonl", lines, "-c", has_a, "--seed", 1, "--batch-size", 8]
+    for output in (["-o", tmp_path / "out.jsonl"], []):
+        told = generate(model, *given, *output)
+        assert told.exit_code == 3
+        assert re.search(r"^guardwrap: [1-5] of 6 prompts done", told.stderr, re.MULTILINE)
+        assert " left" not in told.stderr, "all six are under way, and the slow one is among them"
 
 
 def test_a_run_that_is_done_says_no_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

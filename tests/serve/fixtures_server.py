@@ -88,9 +88,8 @@ def furnish(folder: Path) -> Path:
 class Server:
     """``guardwrap serve`` in a separate process, on a free port."""
 
-    def __init__(self, folder: Path, *options: str, names: str = "tiny", before: str = "") -> None:
-        start = ["-m", "guardwrap"] if not before else ["-c", before + "main()\n"]
-        command = [sys.executable, *start, "serve", "--config", "serve.yaml", "--port", "0", *options]
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "guardwrap", "serve", "--config", "serve.yaml", "--port", "0", *options]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.log = folder / "log.txt"
         with self.log.open("w") as log:
@@ -99,7 +98,7 @@ class Server:
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith(f"guardwrap serves {names} on http://127.0.0.1:"), self.log.read_text()
+        assert line.startswith("guardwrap serves tiny on http://127.0.0.1:"), self.log.read_text()
         self.url = line.split()[-1]
         self.port = int(self.url.rpartition(":")[2])
 

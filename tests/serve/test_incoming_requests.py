@@ -72,7 +72,7 @@ def test_errors_in_the_batch_say_nothing_of_texts(app, monkeypatch, caplog, erro
         reply = ask(app, "POST", "/v1/completions", json={**ASKED, "stream": stream}, headers=headers)
         assert reply.status_code == status
         assert "nobody" not in reply.text + caplog.text
-    gate = app.state.service.shelf.slots[0].gate
+    gate = app.state.service.gate
     assert (gate.inside, gate.running) == (0, 0)
 
 
@@ -100,8 +100,8 @@ def test_a_content_encoding_that_is_not_supported_is_named(app, coding):
 
 
 def test_a_server_can_lower_a_length_beyond_the_context(app):
-    slot = app.state.service.shelf.slots[0]
-    slot.model.policy = replace(slot.model.policy, limits=slot.policy.limits.model_copy(update={"clamp": True}))
+    model = app.state.service.model
+    model.policy = replace(model.policy, limits=model.policy.limits.model_copy(update={"clamp": True}))
     headers = {"Authorization": "Bearer first-key"}
     long = {**ASKED, "prompt": "ab" * 30, "max_tokens": 10**6}
     reply = ask(app, "POST", "/v1/completions", json=long, headers=headers)

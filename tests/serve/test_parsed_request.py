@@ -13,8 +13,10 @@ import pytest
 
 from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
+from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.proposals import Adapter
+from guardwrap.serve import request_policy
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.fields import known_fields, parsed
 from guardwrap.serve.parsed_request import ANYTHING, CALLS, has_token_ids, parse_request, texts_of_ids
@@ -548,3 +550,19 @@ def test_fields_fill_the_servers_files():
         ({"constraint": {"kind": "keyword", "words": "{word}"}, "fields": {"word": "a"}}, "have none"),
     ]:
         assert says in refused(guardwrap=own).message
+
+
+class Elsewhere(Regex):
+    """A kind of another package."""
+
+
+@pytest.mark.parametrize("kind", ["python", "plugged"])
+def test_kinds_that_run_code_or_are_of_other_packages_are_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_policy, "kinds", lambda: {**kinds(), "plugged": Elsewhere})
+    monkeypatch.setattr(request_policy, "_kinds", request_policy._kinds.__wrapped__)
+    assert request_policy._kinds() == sorted(kinds().keys() - {"python"})
+    error = refused(guardwrap={"constraint": {"kind": kind, "pattern": "a", "function": "os:system"}})
+    assert error.status == 400
+    assert kind == "python" or "unknown kind 'plugged'" in error.message
+    monkeypatch.setattr(Elsewhere, "__module__", "guardwrap.constraints.kinds.text")  # negative control
+    assert "plugged" in request_policy._kinds()

@@ -18,10 +18,9 @@ from transformers.pipelines import TextGenerationPipeline
 from guardwrap import GuardedGenerator
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
-from guardwrap.serve.admission import Gate, Shutdown
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING, parse_request
-from guardwrap.serve.request_handling import streamed
+from guardwrap.serve.request_handling import Gate, streamed
 from guardwrap.serve.routes import create_app
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings
 from tests.serve.fixtures_server import world
@@ -50,7 +49,7 @@ def app():
 
 async def go_away(app, *, stream):
     """Send a request, disconnect when it is in the batch, and wait until the server has ended it."""
-    gate = app.state.service.shelf.slots[0].gate
+    gate = app.state.service.gate
     body = json.dumps({**NEVER, "stream": stream, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
     given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -82,7 +81,7 @@ def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypa
         return advance(self)
 
     monkeypatch.setattr(RefillBackend, "advance", slowly)
-    gate = app.state.service.shelf.slots[0].gate
+    gate = app.state.service.gate
 
     async def run():
         body = json.dumps({**NEVER, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
@@ -112,7 +111,7 @@ def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypa
 @pytest.mark.slow
 def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
     """While 24 of them are tokenized, a short one is parsed; the long ones have a separate tokenizer."""
-    model, held, asked = app.state.service.shelf.slots[0].model, threading.Event(), []
+    model, held, asked = app.state.service.model, threading.Event(), []
     tokenizer, preprocess = model.session.tokenizer, TextGenerationPipeline.preprocess
 
     def slowly(self, prompt, **options):
@@ -156,7 +155,7 @@ def test_a_gate_has_so_many_places_and_so_many_slots():
                 await leave.wait()
 
     async def run():
-        gate, leave = Gate(running=2, queue=1, shutdown=Shutdown()), asyncio.Event()
+        gate, leave = Gate(running=2, queue=1), asyncio.Event()
         entered: list[int] = []
         tasks = [asyncio.create_task(enter(gate, entered, leave)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -167,7 +166,7 @@ def test_a_gate_has_so_many_places_and_so_many_slots():
         tasks[2].cancel()  # it waits
         await asyncio.sleep(0)
         assert (gate.inside, gate.running) == (2, 2)
-        gate.shutdown.draining = True
+        gate.draining = True
         with pytest.raises(ErrorResponse) as caught, gate.place():
             pass
         assert (caught.value.status, caught.value.headers["Connection"]) == (503, "close")
@@ -233,7 +232,7 @@ def test_pieces_are_sent_while_a_text_is_drawn_and_a_disconnect_stops_it(app, mo
         return advance(self)
 
     monkeypatch.setattr(RefillBackend, "advance", stopping)
-    gate, sent = app.state.service.shelf.slots[0].gate, []
+    gate, sent = app.state.service.gate, []
 
     async def run():
         async def send(message):
@@ -282,7 +281,7 @@ def test_a_client_that_reads_slowly_holds_up_nobody(app):
         await asyncio.wait_for(asked(app, send, never), 10)
         assert b"[DONE]" in fast[-2] + fast[-1]
         assert not waiting.done()
-        while app.state.service.shelf.slots[0].gate.running:  # its text is drawn meanwhile
+        while app.state.service.gate.running:  # its text is drawn meanwhile
             await asyncio.sleep(0.01)
         free.set()
         await asyncio.wait_for(waiting, 10)
@@ -294,7 +293,7 @@ def test_a_client_that_reads_slowly_holds_up_nobody(app):
 
 def test_a_request_whose_time_is_over_does_not_wait_for_a_slot():
     async def run():
-        gate = Gate(running=1, queue=2, shutdown=Shutdown())
+        gate = Gate(running=1, queue=2)
         async with gate.slot():
             async with gate.slot(0.05):
                 assert gate.running == 1
@@ -310,11 +309,11 @@ def test_the_time_in_the_queue_counts(app):
     """The answer comes although the slot is never free; nothing is drawn for it."""
 
     async def run():
-        (slot,) = app.state.service.shelf.slots
+        service = app.state.service
         body = {**NEVER, "guardwrap": {"budget": {"timeout": 0.2}}}
         async with AsyncExitStack() as stack:
-            for _ in range(slot.policy.limits.running):
-                await stack.enter_async_context(slot.gate.slot())
+            for _ in range(service.settings.limits.running):
+                await stack.enter_async_context(service.gate.slot())
             transport = httpx.ASGITransport(app=app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 return await client.post("/v1/completions", json=body)

@@ -1,7 +1,4 @@
-"""Requests to ``/v1/responses``: what they mean as chats, and what is rejected.
-
-Covers ``serve/responses_input.py`` too.
-"""
+"""Requests to ``/v1/responses``: what they mean as chats, and what is rejected."""
 
 import copy
 import json
@@ -18,8 +15,7 @@ from guardwrap.serve import responses_request
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import parse_request
 from guardwrap.serve.request_policy import RequestPolicy
-from guardwrap.serve.responses_input import object_of, read_items
-from guardwrap.serve.responses_request import parse_responses
+from guardwrap.serve.responses_request import object_of, parse_responses, read_items
 from tests.serve.fixtures_agents import NAME, TOOL, chat_world, running_server
 
 POLICY = RequestPolicy(models=(NAME,), parses="always")

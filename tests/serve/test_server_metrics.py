@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-from guardwrap.serve.server_metrics import OTHER_RULES, ServerMetrics, WatchedModel
+from guardwrap.serve.server_metrics import OTHER_RULES, ServerMetrics
+from guardwrap.serve.server_settings import ServerLimits
 from tests.serve.fixtures_server import ASKED, HAS_A, figures
 
 
@@ -84,8 +85,8 @@ def test_limits_and_the_process_are_shown(http):
 def test_series_begin_at_zero(http):
     """Otherwise rates miss the first event of each."""
     assert {"has an a", "has a z", "the sampler", OTHER_RULES} <= rules(figures(http))
-    live = dict.fromkeys(("running", "queued", "rows_busy", "loaded"), lambda: 0.0)
-    fresh = ServerMetrics({"tiny": WatchedModel(live, 2, 1, ["has an a"])})
+    live = dict.fromkeys(("running", "queued", "rows_busy"), lambda: 0.0)
+    fresh = ServerMetrics("tiny", live, ServerLimits(), ["has an a"])
     numbers = figures(SimpleNamespace(get=lambda _: SimpleNamespace(text=fresh.exposition().decode())))
     for label in ('prompts_total{ended="max_seconds"}', 'requests_total{status="503"}'):
         assert numbers[f"guardwrap_{label}"] == 0

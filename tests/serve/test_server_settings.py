@@ -8,7 +8,7 @@ import pytest
 from guardwrap import Keyword, Masked, Prompt, Twisted
 from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.errors import ConstraintError, SpecError, UsageError
-from guardwrap.serve.models.model_policy import policies_of
+from guardwrap.serve.request_policy import policy_of
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_keys, read_named, read_server_settings
 
 RULE = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
@@ -77,6 +77,7 @@ def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
         ("dtype: float8", ["float8", "float16"]),
         ("proposals: {p: {prompt: no place}}", ["{prompt}"]),
         ("- a", ["mapping with the fields"]),
+        ("port: 1\nmodels: {a: {}, b: {}}", ["serve.yaml:2: models", "run one server per model, behind a proxy"]),
     ],
 )
 def test_what_is_wrong_is_one_line(write, text, parts):
@@ -97,10 +98,10 @@ def test_constraint_files(write, tmp_path):
     assert list(found) == ["tea"]
     assert list(read_named(ServerSettings(constraints=str(folder / "tea.yaml")))) == ["tea"]
     settings = ServerSettings(constraints=str(folder), always=("tea", "catalogue:no-urls"))
-    policy = policies_of(settings)["local"]
+    policy = policy_of(settings)
     assert policy.always[0] == found["tea"]
     with pytest.raises(SpecError, match="did you mean 'tea'"):
-        policies_of(ServerSettings(constraints=str(folder), always=("te",)))
+        policy_of(ServerSettings(constraints=str(folder), always=("te",)))
     with pytest.raises(UsageError, match="no folder"):
         read_named(ServerSettings(constraints=str(tmp_path / "missing")))
     write(RULE, "rules/tea.yml")
@@ -135,66 +136,5 @@ def test_keys(write, monkeypatch):
 
 def test_the_settings_in_the_docs_are_valid(write):
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
-    one, several = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
-    assert list(read_server_settings(write(one)).served_models) == ["local"]
-    assert list(read_server_settings(write(several)).served_models) == ["small", "large"]
-
-
-def test_several_models(write, tmp_path):
-    path = write(
-        "models:\n"
-        "  small: {model: net, aliases: [tiny], constraints: rules, batch_size: 4, limits: {running: 3, n: 2}}\n"
-        "  large: {load: start, idle_seconds: null, dtype: float32}\n"
-        "limits: {n: 5, queue: 7}\nport: 1\n"
-    )
-    write(RULE, "rules/tea.yaml")
-    (tmp_path / "net").mkdir()
-    settings = read_server_settings(path, changes={"port": 2})
-    small, large = settings.served_models.values()
-    assert (list(settings.served_models), settings.port) == (["small", "large"], 2)
-    assert (small.model, small.constraints) == (str(tmp_path / "net"), str(tmp_path / "rules"))
-    assert (small.load, small.idle_seconds, large.load, large.idle_seconds) == ("first_use", 600.0, "start", None)
-    assert large.model == "local"
-    assert settings.limits_of(small) == ServerLimits(running=3, n=2, queue=7)
-    assert settings.limits_of(large) == settings.limits == ServerLimits(n=5, queue=7)
-    assert list(policies_of(settings)["small"].named) == ["tea"]
-    assert policies_of(settings)["small"].models == ("small", "tiny")
-
-
-def test_one_model_is_loaded_at_the_start_and_kept(write):
-    path = write("model: gpt2\nname: small\naliases: [tiny]\nbatch_size: 3\nproposals: {m: masked}\n")
-    ((name, model),) = read_server_settings(path).served_models.items()
-    assert (name, model.model, model.aliases, model.batch_size) == ("small", "gpt2", ("tiny",), 3)
-    assert model.proposals == {"m": Masked()}
-    assert (model.load, model.idle_seconds) == ("start", None)
-    assert list(ServerSettings().served_models) == ["local"]
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("models: {a: {}}\nmodel: x", ["serve.yaml:2: model", "give either model, with its fields, or models"]),
-        ("constraints: x\nmodels: {a: {}}", ["serve.yaml:1: constraints", "belongs to each of the models"]),
-        ("name: x\nmodels: {a: {}}", ["serve.yaml:1: name", "either"]),
-        ("models:\n  a: {aliases: [b]}\n  b: {}", ["serve.yaml:3: models.b", "a name of the model 'a' too"]),
-        ("models:\n  a: {}\n  b: {aliases: [c, c]}", ["serve.yaml:3", "'c'"]),
-        ("models: {'': {}}", ["name of a model is empty"]),
-        ("models: {}", ["models"]),
-        ("models:\n  a: {modle: x}", ["serve.yaml:2: models.a.modle", "did you mean 'model'"]),
-        ("models: {a: {port: 1}}", ["models.a.port"]),
-        ("models: {a: {name: x}}", ["models.a.name"]),
-        ("models: {a: {load: never}}", ["models.a.load", "first_use"]),
-        ("models: {a: {idle_seconds: 0}}", ["models.a.idle_seconds"]),
-        ("models: {a: {limits: {body_bytes: 1}}}", ["models.a.limits.body_bytes"]),
-        ("models: {a: {limits: {running: 0}}}", ["models.a.limits.running", "at least 1"]),
-        ("models: [a]", ["models"]),
-    ],
-)
-def test_what_is_wrong_with_several_models_is_one_line(write, text, parts):
-    test_what_is_wrong_is_one_line(write, text, parts)
-
-
-def test_an_option_for_one_model_does_not_fit_several(write):
-    path = write("models: {a: {}, b: {}}\n")
-    with pytest.raises(UsageError, match="model: give either model, with its fields, or models"):
-        read_server_settings(path, changes={"model": "x"})
+    one, *_ = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
+    assert read_server_settings(write(one)).served_name == "local"

@@ -19,7 +19,8 @@ from guardwrap.cli.check_files import (
     texts_for,
     texts_to_check,
 )
-from guardwrap.cli.shared import AllowCode, fail, in_one_line, read_constraints
+from guardwrap.cli.options import AllowCode
+from guardwrap.cli.shared import fail, in_one_line, read_constraints
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.explanation import Explanation, counts_tokens, explain_draws

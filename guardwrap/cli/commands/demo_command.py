@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from guardwrap.budget import Budget
-from guardwrap.cli.shared import Model, Verbose, load_generator, show
+from guardwrap.cli.options import Model, Verbose
+from guardwrap.cli.shared import load_generator, show
 from guardwrap.constraints import Constraint, JSONSchema, Keyword, Regex
 from guardwrap.proposals import Prompt
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.shared import Verbose, load_generator
+from guardwrap.cli.options import Verbose
+from guardwrap.cli.shared import load_generator
 from guardwrap.errors import GuardwrapError
 
 OLDEST, NEWEST = "5.15.1", "5.24.0"

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.generate_request import GenerateRequest, OutputOptions, read_request
 from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
-from guardwrap.cli.generation_options import (
+from guardwrap.cli.options import (
+    Adapter,
+    AllowCode,
     AttemptLimit,
     BatchSize,
     Chat,
     ComputedTokensLimit,
+    Constraints,
     Count,
     Deterministic,
+    Dtype,
     JSONLines,
+    Masked,
     MaxNewTokens,
+    Model,
+    NoProposal,
     Output,
     Overwrite,
     Parquet,
     PromptFile,
+    Prompts,
+    Proposal,
     Quiet,
     RandomSeed,
     RayAddress,
@@ -34,45 +42,26 @@ from guardwrap.cli.generation_options import (
     RetryFailed,
     SamplerName,
     SecondsLimit,
+    Server,
     ShowRejected,
     Temperature,
     TimeoutLimit,
     TokenLimit,
     TopK,
     TopP,
+    Twisted,
+    Verbose,
     WorkerGPUs,
     Workers,
 )
-from guardwrap.cli.out_of_order_cache import read_ahead
-from guardwrap.cli.results import WrittenLines, check_output, is_of_run, read_finished
-from guardwrap.cli.retry import RetryRun
-from guardwrap.cli.shared import (
-    Adapter,
-    AllowCode,
-    Constraints,
-    Dtype,
-    Masked,
-    Model,
-    NoProposal,
-    Prompts,
-    Proposal,
-    Server,
-    Twisted,
-    Verbose,
-    fail,
-    known,
-    load_generator,
-    read_constraints,
-)
+from guardwrap.cli.results import WrittenLines, check_output, read_finished
+from guardwrap.cli.shared import fail, known, load_generator, read_constraints
 from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.prompt_files.overrides import own_of
-from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
-
-if TYPE_CHECKING:
-    from guardwrap.generator import GuardedGenerator
+from guardwrap.prompt_files.prompts import PromptSource, prompt_source_of
 
 
 def generate(
@@ -194,37 +183,22 @@ def _require_none(ray_options: Mapping[str, Any]) -> None:
 
 
 def _write_texts(request: GenerateRequest, source: PromptSource, results: OutputOptions) -> None:
-    """Generate for the prompts that have no line yet, and write their lines in order."""
+    """Generate for the prompts that have no line yet, and write their lines."""
     output = results.path
     if output is not None:
         check_output(output, source, resume=results.resume, overwrite=results.overwrite)
-    total = source.count()
-    items = source.items()
-    written, kept = _earlier_results(request, items, results)
+    total, items, written = source.count(), source.items(), WrittenLines()
+    if output is not None and results.resume:
+        written = read_finished(output, items, request, other_budget=results.retry_failed)
     fresh = secrets.randbits(32) if request.seed is None else request.seed
     _require_seed(request.seed, fresh, written, results)
 
-    @cache
-    def guarded() -> GuardedGenerator:
-        request.digests  # noqa: B018  # of the files that are loaded now, as they may change while texts are drawn
-        return load_generator(request.generator, request.constraints, dtype=request.dtype, **request.wrapper)
-
-    shown: dict[str, Any] = {"quiet": results.quiet, "show_rejected": results.show_rejected}
-    retry = None
-    if output and results.retry_failed and written.failed:
-        retry = RetryRun(written, fresh, request, output=output, **shown)
-        _go(retry, guarded, {**request.options, "seed": fresh})
-        written = dataclasses.replace(written, size=retry.size, short=retry.short)
-    seed = fresh if written.seed is None else written.seed
-
-    def fits(item: Item, line: bytes) -> bool:
-        return is_of_run(line, item, request, seed, other_budget=results.retry_failed)
-
-    run = Run(items, total, written, request, output=output, kept=kept, fits=fits, **shown)
-    if retry is not None and retry.short:
-        run.advice, run.failed = retry.advice, retry.failed
-    if total != run.done:
-        _go(run, guarded, {**request.options, "seed": seed})
+    tasks = written.tasks(items, fresh if results.retry_failed else None)
+    run = Run(tasks, total, written, request, results)
+    if total == run.done:
+        run.sort()
+    else:
+        _go(run, request, fresh if written.seed is None else written.seed)
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
@@ -237,19 +211,6 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
         raise end
 
 
-def _earlier_results(
-    request: GenerateRequest, items: Iterator[Item], results: OutputOptions
-) -> tuple[WrittenLines, Mapping[int, bytes]]:
-    """Return the lines of an earlier run, and those that it finished out of order. Consumes the items that are done."""
-    if results.path is None:
-        return WrittenLines(), {}
-    kept, seed = read_ahead(results.path)
-    if not results.resume:
-        return WrittenLines(), {}
-    written = read_finished(results.path, items, request, other_budget=results.retry_failed)
-    return (written if written.seed is not None else dataclasses.replace(written, seed=seed)), kept
-
-
 def _require_seed(requested: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
     """Raise UsageError if a seed would repeat failed attempts, or would mix two seeds in one file."""
     if results.path and results.retry_failed:
@@ -259,11 +220,12 @@ def _require_seed(requested: int | None, fresh: int, written: WrittenLines, resu
         raise UsageError(f"{str(results.path)!r} {resume}")
 
 
-def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:
-    wrapper = guarded()
+def _go(run: Run, request: GenerateRequest, seed: int) -> None:
+    request.digests  # noqa: B018  # of the files that are loaded now, as they may change while texts are drawn
+    guarded = load_generator(request.generator, request.constraints, dtype=request.dtype, **request.wrapper)
     try:
         with terminated_in_order():
-            run.go(wrapper, options)
+            run.go(guarded, {**request.options, "seed": seed})
     except KeyboardInterrupt as interruption:
         word, code = exit_of(interruption)
         raise typer.Exit(fail(f"{word}: {run.state()}", code)) from None
@@ -271,4 +233,4 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
         message = in_flags(str(error))
-        raise typer.Exit(fail(f"{message}; {run.state()}" if run.done or run.saved else message, 2)) from None
+        raise typer.Exit(fail(f"{message}; {run.state()}" if run.done else message, 2)) from None

@@ -17,42 +17,36 @@ import typer
 
 from guardwrap.budget import Budget
 from guardwrap.cli.flags import as_said, by_places, in_flags, told_in_flags
-from guardwrap.cli.generation_options import (
+from guardwrap.cli.generate_request import proposed_by
+from guardwrap.cli.options import (
+    Adapter,
+    AllowCode,
     AttemptLimit,
     BatchSize,
     Chat,
     ComputedTokensLimit,
+    Constraints,
     Count,
+    Dtype,
     JSONLines,
+    Masked,
     MaxNewTokens,
+    Model,
+    NoProposal,
     PromptFile,
+    Prompts,
+    Proposal,
     SecondsLimit,
+    Server,
     Temperature,
     TokenLimit,
     TopK,
     TopP,
-)
-from guardwrap.cli.progress_log import now_and_then
-from guardwrap.cli.proposal_options import proposed_by
-from guardwrap.cli.shared import (
-    Adapter,
-    AllowCode,
-    Constraints,
-    Dtype,
-    Masked,
-    Model,
-    NoProposal,
-    Prompts,
-    Proposal,
-    Server,
     Twisted,
     Verbose,
-    generator_of,
-    known,
-    load_generator,
-    printable_text,
-    read_constraints,
 )
+from guardwrap.cli.progress_log import now_and_then
+from guardwrap.cli.shared import generator_of, known, load_generator, printable_text, read_constraints
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError

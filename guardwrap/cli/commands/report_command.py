@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guardwrap.cli.shared import Verbose
+from guardwrap.cli.options import Verbose
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.errors import UsageError
 from guardwrap.report.blocks import Page

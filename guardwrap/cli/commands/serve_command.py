@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guardwrap.cli.shared import AllowCode, Dtype, Verbose, known, load_generator
+from guardwrap.cli.options import AllowCode, Dtype, Verbose
+from guardwrap.cli.shared import known, load_generator
 from guardwrap.cli.signals import ends_at_once, terminated_at_once
 from guardwrap.errors import UsageError
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
-    from guardwrap.serve.server_settings import ModelSettings
+    from guardwrap.serve.server_settings import ServerSettings
 
 
 _Keys = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")]
@@ -68,7 +69,7 @@ def serve(
         raise UsageError(f"guardwrap serve needs {missing[0]}, which is not installed: pip install 'guardwrap[serve]'")
     with ends_at_once():
         from guardwrap.serve.lifecycle import RequestLog, listen, run_server, url_of
-        from guardwrap.serve.models.model_shelf import ModelShelf
+        from guardwrap.serve.request_policy import policy_of
         from guardwrap.serve.routes import create_app
         from guardwrap.serve.server_settings import read_server_settings
     changes = known(
@@ -86,25 +87,23 @@ def serve(
         }
     )
     settings = read_server_settings(config, changes=changes)
-    models = settings.served_models
-    if any(each.allow_code for each in models.values()) and os.getcwd() not in sys.path:
+    if settings.allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    shelf = ModelShelf(settings, _loaded)
+    policy = policy_of(settings)
     listening = listen(settings.host, settings.port)
-    shelf.load_at_start()  # after what fails at once
-    app = create_app(shelf, settings)
+    app = create_app(_loaded(settings), settings, policy)  # loaded after what fails at once
     log = RequestLog()
     url = url_of(listening)
     if settings.keys is None and not _is_loopback(listening.getsockname()[0]):
         typer.echo("guardwrap: anyone who can reach this server can use it; to prevent this, give --keys", err=True)
-    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {', '.join(models)} on {url}"), log)
+    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {settings.served_name} on {url}"), log)
 
 
-def _loaded(model: ModelSettings) -> GuardedGenerator:
+def _loaded(settings: ServerSettings) -> GuardedGenerator:
     from guardwrap.serve.parsed_request import ANYTHING
 
-    options = {name: getattr(model, name) for name in ("adapter", "batch_size", "deterministic")}
-    guarded = load_generator(model.model, ANYTHING, images=model.images, dtype=model.dtype, **options)
+    options = {name: getattr(settings, name) for name in ("adapter", "batch_size", "deterministic")}
+    guarded = load_generator(settings.model, ANYTHING, images=settings.images, dtype=settings.dtype, **options)
     guarded.session.job({"seed": 0})  # test the model now, not with the first request
     return guarded
 

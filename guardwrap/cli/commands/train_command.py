@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from guardwrap.cli.options import AllowCode, OtherModel, Out, Seed, Verbose
 from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.shared import (
-    AllowCode,
-    OtherModel,
-    Out,
-    Seed,
-    Verbose,
-    fail,
-    known,
-    load_generator,
-    progress_bar,
-    require_folder,
-)
+from guardwrap.cli.shared import fail, known, load_generator, progress_bar, require_folder
 from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 
 if TYPE_CHECKING:

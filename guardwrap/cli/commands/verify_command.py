@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from guardwrap.cli.check_files import read_records
-from guardwrap.cli.shared import AllowCode, Constraints, read_constraints
+from guardwrap.cli.options import AllowCode, Constraints
+from guardwrap.cli.shared import read_constraints
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.run_identity import model_digest
+from guardwrap.prompt_files.records import model_digest
 from guardwrap.prompt_files.written_records import audited
 
 VIOLATED = 1

@@ -1,6 +1,6 @@
 """``guardwrap generate``: happy paths, exit codes, resuming, interruption.
 
-Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/generation_options.py``, ``cli/results.py``,
+Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/options.py``, ``cli/results.py``,
 ``cli/shared.py`` and ``constraints/files/coerce.py`` too.
 """
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("command_line")
     [
         (["--config", "missing.yaml"], ["missing.yaml", "No such file"]),
         (["--config", "wrong.yaml"], ["wrong.yaml:1: modle", "did you mean 'model'"]),
-        (["--config", "several.yaml"], ["model: give either model, with its fields, or models"]),
+        (["--config", "several.yaml"], ["several.yaml:1: models: a server has one model; run one server per model"]),
         (["--constraints", "missing"], ["no folder 'missing'"]),
         (["--constraints", "rules"], ["rules/code.yaml:2", "--allow-code"]),
         (["--always", "tea"], ["always: there is no constraint file 'tea'"]),
@@ -32,11 +32,6 @@ def test_bad_input_is_one_line(tmp_path, args, parts):
         "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:isabs'}\n"
     )
     assert_one_line(run("serve", "--model", "no-model", *args), *parts)
-
-
-def test_files_of_models_that_are_loaded_later_are_required_at_the_start(tmp_path):
-    (tmp_path / "serve.yaml").write_text("models: {a: {}, b: {model: ./missing}}\n")
-    assert_one_line(run("serve", "--config", "serve.yaml"), "models: b: cannot load the model './missing'")
 
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch):

@@ -1,4 +1,4 @@
-"""A loaded model that reads requests and serves them, with everything that only its own requests use."""
+"""The model of a server, which reads requests and serves them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from guardwrap.environment.transformers_internals import tokenizer_lock
@@ -18,7 +19,7 @@ from guardwrap.pipelines.position_limit import require_context, trained_length
 from guardwrap.pipelines.prompt_forms import what_is_wrong
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.serve.error_responses import ErrorResponse, bad
-from guardwrap.serve.models.model_policy import adapters_of
+from guardwrap.serve.fields import parsed
 from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, texts_of_ids
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.session.local_session import LocalSession
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 REST, MOST_REST = 4, 2.0
 """After parsing a long request, its thread sleeps ``REST`` times the parsing time, at most ``MOST_REST`` seconds."""
+
+LONG = 50_000
+"""Requests with more bytes than this are parsed in a separate thread, so that short ones do not wait for them."""
 
 Parse = Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest]
 """Validates the JSON object of a request."""
@@ -43,7 +47,7 @@ def _parses(tokenizer: Any) -> Literal["never", "tools", "always"]:
     return "never" if family_of(tokenizer) is None else "tools"
 
 
-def patiently(work: Callable[[], Any]) -> Any:
+def _patiently(work: Callable[[], Any]) -> Any:
     """Return the result of parsing a long request, after a pause.
 
     Parsing holds the GIL, so the pause leaves the batch time during a flood of long requests.
@@ -56,7 +60,7 @@ def patiently(work: Callable[[], Any]) -> Any:
 
 
 class ServedModel:
-    """A model while it is loaded. It shares nothing that changes with other models."""
+    """A loaded model with the policy for its requests."""
 
     def __init__(self, guarded: GuardedGenerator, policy: RequestPolicy) -> None:
         if not isinstance(guarded.session, LocalSession):
@@ -79,12 +83,20 @@ class ServedModel:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
         from guardwrap.session.resolve import adapter_of
 
-        return {adapter: adapter_of(self.session.pipe, adapter) for adapter in adapters_of(self.policy)}
+        return {adapter: adapter_of(self.session.pipe, adapter) for adapter in self.policy.all_adapters}
 
     def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
         """Return the arguments of ``astream`` for a request, with loaded adapters."""
         adapter = parsed_request.options["adapter"]
         return {**parsed_request.options, "adapter": self._adapters.get(adapter, adapter)}
+
+    async def fields(self, raw: bytes) -> dict[str, Any]:
+        """Parse the body of a request, a long one in a thread."""
+        if len(raw) <= LONG:
+            return parsed(raw)
+        work = partial(_patiently, partial(parsed, raw))
+        fields: dict[str, Any] = await asyncio.get_running_loop().run_in_executor(self._patient, work)
+        return fields
 
     async def read(self, fields: dict[str, Any], parse: Parse, *, long: bool) -> tuple[ParsedRequest, int]:
         """Validate a request and count its prompt tokens in a thread, which blocks neither event loop nor batch."""
@@ -110,7 +122,7 @@ class ServedModel:
             except Exception as error:  # the code of a chat template may raise anything
                 raise bad(request.prompt_field, what_is_wrong(request.prompts, error)) from None
 
-        work = (lambda: patiently(read)) if long else read
+        work = partial(_patiently, read) if long else read
         return await asyncio.get_running_loop().run_in_executor(readers, work)
 
     def _lengths(self, prompts: Sequence[Any], pipe: Any, shown: Mapping[str, Any]) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import parse_request
 from guardwrap.serve.request_policy import RequestPolicy
-from guardwrap.serve.structural_tags import structural_tags
+from guardwrap.serve.structured_output import structural_tags
 from guardwrap.testing import check_constraint
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}

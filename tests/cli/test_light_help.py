@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from guardwrap.cli import app
-from guardwrap.cli.deferred_commands import COMMANDS
+from guardwrap.cli.typer_app import COMMANDS
 from tests.cli.fixtures_commands import ROOT, run
 
 HEAVY = {"jsonschema", "llguidance", "numpy", "pandas", "peft", "pydantic", "scipy", "torch", "transformers"}
