@@ -223,6 +223,7 @@ def test_negative_control_a_server_without_the_tools_rule(
     assert calls() == {("f", '{"a": 1}')}
     monkeypatch.setattr(ToolCalls, "fault_of", lambda *_: "")
     monkeypatch.setattr(ToolCalls, "monitor_in", lambda *_: Undecided())
+    monkeypatch.setattr("guardwrap.session.source.with_syntax", lambda constraint, *_, **__: constraint)
     assert calls() > {("f", '{"a": 1}')}
 
 
