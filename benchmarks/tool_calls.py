@@ -130,6 +130,7 @@ def main() -> None:
     """Print the figures as a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--family", action="append", choices=[*FAMILIES])
+    parser.add_argument("--choice", action="append", choices=[*CHOICES])
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--random", action="store_true", help="a random model instead of the embedded one")
@@ -141,11 +142,11 @@ def main() -> None:
         pipe = pipeline_of(family, chance=options.random)
         settings = ServerSettings(model="local", name="local", limits=ServerLimits(n=options.count, seconds=600))
         with TestClient(create_app(GuardedGenerator(pipe, ANYTHING), settings)) as client:
-            for name, choice in CHOICES.items():
+            for name in options.choice or CHOICES:
                 for where, run in (("Python", in_python), ("HTTP", over_http)):
                     began = time.process_time()
                     source = pipe if run is in_python else client
-                    calls, returned, attempts = run(source, choice, options.count, options.tokens)
+                    calls, returned, attempts = run(source, CHOICES[name], options.count, options.tokens)
                     row = f"{family:26}{name:10}{where:8}{calls:5}/{options.count}{returned:10}"
                     print(f"{row}{attempts / max(1, returned):10.2f}{time.process_time() - began:8.1f}", flush=True)
 

@@ -414,6 +414,10 @@ class InlineTags(Dialect):
             return
         if not is_text and pending and not is_canonical(pending):
             return
+        if self.fresh and tags.leading and not is_text and ready.isspace():  # it is dropped, so that it might go on
+            if is_canonical(ready):
+                yield _Step(replace(self, pending=ready))
+            return
         if self.fresh and tags.leading:
             ready = ready.lstrip()
         fresh = self.fresh and not ready

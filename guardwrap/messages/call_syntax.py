@@ -33,8 +33,11 @@ from guardwrap.outcomes import Draw
 LONGEST_MARKER = 200
 """The most characters of a marker, whose expression may allow any number."""
 
-LEAVE_REASONING, LEAVE_ARGUMENTS = 0.5, 0.75
-"""The shares of the token limit from which on reasoning, and then strings and lists of arguments, must end."""
+LEAVE_REASONING, LEAVE_ARGUMENTS = 0.4, 0.6
+"""The shares of the token limit from which on reasoning, and then strings and lists of arguments, must end.
+
+Of 128 tokens, 51 remain: two arguments in XML, with the end of the call, take about 45 tokens of a small vocabulary.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +187,8 @@ class _Reader:
 
     def _marker(self, branch: _Branch, text: str) -> Iterator[_Branch]:
         syntax = self._syntax
-        more = (syntax.most is None or branch.calls < syntax.most) and not (branch.calls and self._haste)
+        late = branch.calls and self._haste and not branch.text  # a marker that has begun has to end
+        more = (syntax.most is None or branch.calls < syntax.most) and not late
         begins = more and _may_grow(syntax.opening, text)
         thinks = syntax.thought_opening is not None and not (branch.thought or branch.calls or self._haste)
         if begins or (thinks and _may_grow(syntax.thought_opening, text)):

@@ -38,6 +38,10 @@ from guardwrap.session.telemetry import CallSpan, traced_by
 from guardwrap.session.twisting import Twists
 
 
+_SURE = 1e-6
+"""The share of the remaining probability that masks beyond truncation leave unseen."""
+
+
 class Source(Protocol):
     """What a job needs to know of where attempts come from. ``Drawing`` is what the scheduler needs."""
 
@@ -167,7 +171,9 @@ class LocalSource:
         written = with_syntax(spec.constraint, regions, self.call.pipe.tokenizer, casts=casts)
         if written is not spec.constraint:
             mask = replace(mask, watch=self._watch(written, prompt))
-        return replace(mask, beyond=masked.beyond_truncation)
+        if masked.beyond_truncation:  # a token that is not looked at would waste an attempt in a thousand tokens
+            mask = replace(mask, beyond=True, unseen=min(masked.unseen, _SURE))
+        return mask
 
     def _ways(self, prompt: PreparedPrompt) -> frozenset[Remedy]:
         """Return what the call can change for a prompt that lacks texts."""

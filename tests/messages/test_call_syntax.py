@@ -106,7 +106,7 @@ def begun(name: str, rule: ToolCalls, *, prompt: str = "") -> tuple[CallWriting,
 
 def alphabet_of(name: str) -> list[str]:
     marks = json.dumps(NAMED_TEMPLATES[name], ensure_ascii=False)
-    return sorted({*marks, *map(chr, range(32, 127)), *"\né"})
+    return sorted({*marks, *map(chr, range(32, 127)), *"\n\t\x1f\u3000é"})
 
 
 def written(

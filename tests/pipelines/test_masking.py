@@ -473,6 +473,14 @@ def test_a_mask_beyond_truncation_has_time_for_each_token_and_is_not_given_up(
     assert (mask.given_up is None) == beyond
 
 
+def test_a_mask_beyond_truncation_leaves_nothing_where_its_own_watch_is_violated() -> None:
+    """Its watch may be stricter than that of the attempt, which would go on to the token limit."""
+    world = world_of()
+    mask, b = mask_of(world, RULE), world.tokenizer.convert_tokens_to_ids("b")
+    assert not replace(mask, beyond=True).left_out((1,), np.arange(4), np.full(4, 0.25)).all()
+    assert replace(mask, beyond=True).left_out((b,), np.arange(4), np.full(4, 0.25)).all()
+
+
 def test_a_slow_check_does_not_outlast_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judging a whole text that takes almost the two seconds of a check is left to the final check."""
     monkeypatch.setattr(masking, "BURST_SECONDS", 0.01)
