@@ -37,7 +37,6 @@ from guardwrap.session.resolve import Proposal
 from guardwrap.session.telemetry import CallSpan, traced_by
 from guardwrap.session.twisting import Twists
 
-
 _SURE = 1e-6
 """The share of the remaining probability that masks beyond truncation leave unseen."""
 
