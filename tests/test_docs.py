@@ -153,7 +153,7 @@ SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/te
 AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
 RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
 # What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
-BEYOND = {"structured.md", "integrations.md", "judges.md"}
+BEYOND = {"structured.md", "integrations.md", "rules.md"}
 # The commands of these are run in test_examples.py too, as their reader runs them.
 RUN_ELSEWHERE = {SERVED, AGENTS, RAY, *(Path(page).name for page in LOCAL_PAGES)}
 

@@ -139,7 +139,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/structured.md", "docs/integrations.md", "docs/judges.md"]
+    "document", ["README.md", "CONTRIBUTING.md", "docs/structured.md", "docs/integrations.md", "docs/rules.md"]
 )
 @pytest.mark.usefixtures("loaded")
 def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str], mo
         assert all("select" in text.lower() for each in ("exact", "masked") for text in namespace[each].texts)
         compact, texts = namespace["compact"], ['{"name": "Ada", "age": 36}', '{\n  "name": "Ada",\n  "age": 36\n}']
         assert [compact.accepts(text) for text in texts] == [True, False]
-    if document == "docs/judges.md":
+    if document == "docs/rules.md":
         thanks, rude = namespace["polite"].probabilities(["Thank you so much!", "Go away."])
         assert 0 < rude < 1
         assert 0 < thanks < 1
