@@ -24,7 +24,7 @@ from guardwrap.constraints import ConstraintFile, load, parse
 from tests.backends.endpoint.fixtures_server import Server
 from tests.cli.fixtures_commands import run
 from tests.fixtures_models import storyteller
-from tests.test_examples import LOCAL_PAGES
+from tests.test_examples import LOCAL_PAGES, needs_ray
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -151,20 +151,19 @@ def run_command(line: str) -> Any:
 
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
 AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
-RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
 # What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
 BEYOND = {"structured.md", "integrations.md", "rules.md"}
 # The commands of these are run in test_examples.py too, as their reader runs them.
-RUN_ELSEWHERE = {SERVED, AGENTS, RAY, *(Path(page).name for page in LOCAL_PAGES)}
+RUN_ELSEWHERE = {SERVED, AGENTS, *(Path(page).name for page in LOCAL_PAGES)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS, RAY}]
+    "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS}]
 )
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)
-    run_python(page, "\n".join(blocks(page, "python")), model)
+    run_python(page, "\n".join(block for block in blocks(page, "python") if not needs_ray(block)), model)
 
 
 def test_the_telemetry_of_the_page_is_as_it_says(model: Any, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:

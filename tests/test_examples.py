@@ -195,9 +195,14 @@ CPU_SECONDS = 20.0
 """The most processor seconds of a command: a reader who tries one waits for about as long."""
 
 
+def needs_ray(source: str) -> bool:
+    """Say whether a command or a block needs Ray: tests/ray runs it."""
+    return "--ray" in source or "import ray" in source
+
+
 def command_lines(page: str) -> list[list[str]]:
     lines = re.findall(r"^    guardwrap (.*?)(?:  +#.*)?$", (ROOT / page).read_text(), re.M)
-    return [shlex.split(line) for line in lines]
+    return [shlex.split(line) for line in lines if not needs_ray(line)]
 
 
 def put_files_of(page: str) -> None:
