@@ -102,7 +102,7 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             Path("house").mkdir(exist_ok=True)
             (promises,) = (block for block in blocks(page, "yaml") if "catalogue:no-urls" in block)
             Path("house/promises.yaml").write_text(promises)
-        if page == "adapters.md":
+        if page == "training.md":
             put_adapters(model, load("rules.yaml"))
 
     return put
@@ -119,11 +119,11 @@ def put_adapters(model: Any, rules: ConstraintFile) -> None:
 
 
 def run_python(page: str, source: str, model: Any) -> None:
-    """Run the blocks of a page one after the other, as a reader would; adapters.md goes on from a pipeline."""
+    """Run the blocks of a page one after the other, as a reader would; training.md goes on from a pipeline."""
     from transformers import pipeline
 
     namespace: dict[str, Any] = {"__name__": "page"}
-    if page == "adapters.md":
+    if page == "training.md":
         pipe = pipeline("text-generation", model=model[0], tokenizer=model[1])
         namespace |= {"GuardedGenerator": guardwrap.GuardedGenerator, "pipe": pipe, "prompt": "One day"}
     with pytest.MonkeyPatch.context() as patch:
