@@ -24,7 +24,7 @@ from guardwrap.constraints import ConstraintFile, load, parse
 from tests.backends.endpoint.fixtures_server import Server
 from tests.cli.fixtures_commands import run
 from tests.fixtures_models import storyteller
-from tests.test_examples import LOCAL_PAGES, needs_ray
+from tests.test_examples import LOCAL_PAGES, RUN_HERE, needs_ray
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -152,7 +152,7 @@ def run_command(line: str) -> Any:
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
 AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
 # What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
-BEYOND = {"structured.md", "integrations.md", "rules.md"}
+BEYOND = {f"{page}.md" for page in RUN_HERE}
 # The commands of these are run in test_examples.py too, as their reader runs them.
 RUN_ELSEWHERE = {SERVED, AGENTS, *(Path(page).name for page in LOCAL_PAGES)}
 
