@@ -142,14 +142,7 @@ RUN_HERE = ("integrations", "report", "rules", "structured")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        *(f"docs/{page}.md" for page in ("integrations", "report", "rules", "structured")),
-    ],
-)
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *(f"docs/{page}.md" for page in RUN_HERE)])
 @pytest.mark.usefixtures("loaded")
 def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("guardwrap.constraints.kinds.classifier.loaded", lambda task, name: StandIn(task))
@@ -165,7 +158,9 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str], mo
     if document == "README.md":
         assert namespace["outcome"].ok
         assert all("mug" in text.lower() for text in namespace["outcome"].texts)
-        assert "\n(Person(name='" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert "\n(Person(name='" in printed
+        assert f"    {printed.splitlines()[0]}\n" in (ROOT / document).read_text()
     if document == "docs/report.md":
         printed = re.sub(r"[\d.]+ s$", "", capsys.readouterr().out.strip(), flags=re.M)
         shown = re.sub(r"[\d.]+ s$", "", (ROOT / document).read_text(), flags=re.M)
