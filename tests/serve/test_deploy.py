@@ -239,10 +239,9 @@ def test_what_the_image_copies_is_in_its_context() -> None:
 
 
 def manifests() -> dict[str, Any]:
-    """Return the manifests of the page by their kinds."""
-    page = (ROOT / "docs" / "serve.md").read_text()
-    blocks = re.findall("^```yaml\n(.*?)^```", page, re.M | re.S)
-    return {each["kind"]: each for block in blocks for each in yaml.safe_load_all(block) if "apiVersion" in each}
+    """Return the manifests by their kinds."""
+    files = [(DEPLOY / name).read_text() for name in ("kubernetes.yaml", "kserve.yaml")]
+    return {each["kind"]: each for text in files for each in yaml.safe_load_all(text)}
 
 
 def patience(probe: dict[str, Any]) -> float:
