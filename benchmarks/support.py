@@ -1,4 +1,4 @@
-"""The tables of docs/support.md: what is tested, read from the project's settings and from the tests themselves.
+"""The tables of docs/stability.md: what is tested, read from the project's settings and from the tests themselves.
 
     PYTHONPATH=. python benchmarks/support.py
 
@@ -22,7 +22,7 @@ from tests.messages.test_templates import SYNTAX
 from tests.serve.test_agents import PACKAGES
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "support.md"
+PAGE = ROOT / "docs" / "stability.md"
 CORE = ("torch", "accelerate", "peft", "bitsandbytes")
 LIBRARIES = ("openai", "fastapi", "langchain-core", "llama-index-core", "haystack-ai", "opentelemetry-api")
 """Packages of the two tables of versions that guardwrap or one of its extras depends on."""

@@ -24,7 +24,7 @@ from guardwrap.constraints import ConstraintFile, load, parse
 from tests.backends.endpoint.fixtures_server import Server
 from tests.cli.fixtures_commands import run
 from tests.fixtures_models import storyteller
-from tests.test_examples import LOCAL_PAGES
+from tests.test_examples import LOCAL_PAGES, RUN_HERE, needs_ray
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -102,7 +102,7 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             Path("house").mkdir(exist_ok=True)
             (promises,) = (block for block in blocks(page, "yaml") if "catalogue:no-urls" in block)
             Path("house/promises.yaml").write_text(promises)
-        if page == "adapters.md":
+        if page == "training.md":
             put_adapters(model, load("rules.yaml"))
 
     return put
@@ -119,11 +119,11 @@ def put_adapters(model: Any, rules: ConstraintFile) -> None:
 
 
 def run_python(page: str, source: str, model: Any) -> None:
-    """Run the blocks of a page one after the other, as a reader would; adapters.md goes on from a pipeline."""
+    """Run the blocks of a page one after the other, as a reader would; training.md goes on from a pipeline."""
     from transformers import pipeline
 
     namespace: dict[str, Any] = {"__name__": "page"}
-    if page == "adapters.md":
+    if page == "training.md":
         pipe = pipeline("text-generation", model=model[0], tokenizer=model[1])
         namespace |= {"GuardedGenerator": guardwrap.GuardedGenerator, "pipe": pipe, "prompt": "One day"}
     with pytest.MonkeyPatch.context() as patch:
@@ -151,20 +151,19 @@ def run_command(line: str) -> Any:
 
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
 AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
-RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
 # What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
-BEYOND = {"structured.md", "integrations.md", "judges.md"}
+BEYOND = {f"{page}.md" for page in RUN_HERE}
 # The commands of these are run in test_examples.py too, as their reader runs them.
-RUN_ELSEWHERE = {SERVED, AGENTS, RAY, *(Path(page).name for page in LOCAL_PAGES)}
+RUN_ELSEWHERE = {SERVED, AGENTS, *(Path(page).name for page in LOCAL_PAGES)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS, RAY}]
+    "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS}]
 )
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)
-    run_python(page, "\n".join(blocks(page, "python")), model)
+    run_python(page, "\n".join(block for block in blocks(page, "python") if not needs_ray(block)), model)
 
 
 def test_the_telemetry_of_the_page_is_as_it_says(model: Any, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +277,8 @@ def test_verdicts_and_seeds_are_as_pictured(pictures: Any) -> None:
 
 def test_pictures_are_there_small_and_described() -> None:
     pages = [*PAGES, "../README.md"]
-    used = [(page, *found) for page in pages for found in re.findall(r"!\[(.*?)\]\((.*?)\)", read(page), re.S)]
+    pictures = r"(?<!\[)!\[(.*?)\]\((.*?)\)"  # a badge is a picture within a link
+    used = [(page, *found) for page in pages for found in re.findall(pictures, read(page), re.S)]
     assert len(used) >= 5
     for page, alt, name in used:
         path = (DOCS / page).parent / name

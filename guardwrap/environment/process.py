@@ -10,7 +10,7 @@ import sys
 def keep_freed_memory() -> None:
     """Let glibc keep up to a gigabyte of freed memory, instead of returning large blocks at every forward pass.
 
-    Allocating them again cost a ninth of the CPU time, and up to a half on a busy machine (docs/performance.md).
+    Allocating them again cost a ninth of the CPU time, and up to a half on a busy machine (docs/production.md).
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):  # musl has none
         mallopt(-4, 0)  # M_MMAP_MAX: no separate mappings, which are returned at once when freed

@@ -1,4 +1,4 @@
-"""The examples of docs/ray.md, as written except the model."""
+"""The examples for Ray in docs/batches.md, as written except the model."""
 
 import json
 import os
@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.test_docs import blocks, command_lines
+from tests.test_examples import needs_ray
 
 pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 
 ROOT = Path(__file__).parents[2]
-PAGE = "ray.md"
+PAGE = "batches.md"
 
 
 def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    lines = [line.strip() for line in (ROOT / "docs" / PAGE).read_text().splitlines()]
-    given = [json.loads(line) for line in lines if line.startswith('{"id"')]
-    assert len(given) == 2
+    given = [{"id": "tea-1", "prompt": "Each morning I drink a cup of"}, {"id": "tea-2", "prompt": "The old boat"}]
     Path("batch.jsonl").write_text("".join(json.dumps(each) + "\n" for each in given))
     Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -30,14 +29,14 @@ def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
         command = [sys.executable, "-W", "ignore", *args]
         return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
-    commands = command_lines(PAGE)
+    commands = [line for line in command_lines(PAGE) if needs_ray(line)]
     assert len(commands) == 2
     for line in commands:
         done = run("-m", "guardwrap", *shlex.split(line), "--model", model)
         assert done.returncode == 0, done.stderr
     names = [json.loads(line)["id"] for line in Path("out/results.jsonl").read_text().splitlines()]
     assert names == [each["id"] for each in given]
-    (code,) = blocks(PAGE, "python")
+    (code,) = filter(needs_ray, blocks(PAGE, "python"))
     assert '"local"' in code
     for _ in range(2):  # the second time, all records exist
         done = run("-c", code.replace('"local"', repr(model)).replace('"out"', '"saved"'))

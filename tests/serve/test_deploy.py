@@ -239,10 +239,9 @@ def test_what_the_image_copies_is_in_its_context() -> None:
 
 
 def manifests() -> dict[str, Any]:
-    """Return the manifests of the page by their kinds."""
-    page = (ROOT / "docs" / "deploy.md").read_text()
-    blocks = re.findall("^```yaml\n(.*?)^```", page, re.M | re.S)
-    return {each["kind"]: each for block in blocks for each in yaml.safe_load_all(block)}
+    """Return the manifests by their kinds."""
+    files = [(DEPLOY / name).read_text() for name in ("kubernetes.yaml", "kserve.yaml")]
+    return {each["kind"]: each for text in files for each in yaml.safe_load_all(text)}
 
 
 def patience(probe: dict[str, Any]) -> float:
@@ -283,7 +282,7 @@ def test_a_pod_that_drains_is_not_killed() -> None:
 
 
 def test_the_page_lists_the_metrics_of_the_server(metrics: Any) -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text()
+    page = (ROOT / "docs" / "serve.md").read_text()
     (table,) = re.findall(r"^\| metric \|.*?(?=\n\n)", page, re.M | re.S)
     listed = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     whole = {re.sub("_(bucket|sum|count)$", "", name) for name in metrics if not name.endswith("_created")}

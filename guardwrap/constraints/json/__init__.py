@@ -8,7 +8,7 @@ Begin with ``json_schema``, the constraint itself. ``schema_validation`` reads a
 Why not llguidance for prefixes? It is a dependency (see ``grammar``) and reads JSON Schema, but its verdicts are not
 sound for us: it rejects texts that the schema allows, which would change the distribution of accepted texts. Its
 grammar fixes the order of the keys, the way that integers are written, and the white space around the value. With
-llguidance 1.9.1 (``docs/measurements/performance.md``):
+llguidance 1.9.1 (``docs/measurements/engine.md``):
 
 - of 335 schemas of the official test suite, 174 cannot be expressed; ``not``, ``if``, ``contains`` and ``uniqueItems``
   are examples of unsupported keywords. Under the other schemas, 25 % of the valid texts are rejected (5 % without
