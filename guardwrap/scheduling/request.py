@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.outcomes import Draw, Outcome, Remedy, Usage
+from guardwrap.outcomes import ITSELF, Draw, Outcome, Remedy, Source, Usage
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist, Watch
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
@@ -101,7 +101,7 @@ class Request:
     # constraint; see ``skip_rounds`` and ``inquiry``
     lookahead: Lookahead | None = None
     notes: tuple[str, ...] = ()  # notes for the report
-    proposal: str | None = None  # a description of the proposal that attempts are drawn from; None for the model itself
+    source: Source = ITSELF  # what attempts are drawn from
     # Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
     # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
     weigh: Weigh | None = None

@@ -69,6 +69,7 @@ class RequestState:
     state: Any = None  # the sampler's
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    passed_over: int = 0  # attempts that satisfy the constraint and are not returned
     places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
     rejected: RejectedAttempt | None = None  # the last one, for requests with a follow-up
     remarks: Counter[str] = field(default_factory=Counter)
@@ -417,10 +418,12 @@ class RequestState:
 
     def _reject(self, judged: JudgedAttempt) -> None:
         """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""
-        blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
+        by, place = judged.judgement.blame, judged.judgement.place
+        blame = by or SAMPLER
         if self.live is not None:
             self.live.require_nothing_sent(blame)
-        self.rejections[blame] += 1
+        self.passed_over += by is None
+        self.rejections.update([] if by is None else [by])
         if place is not None:
             self.places.setdefault(blame, Counter())[place] += 1
         if judged.judgement.satisfied:

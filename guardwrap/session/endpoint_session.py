@@ -23,7 +23,7 @@ from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.messages.parsed_message import parsed_note
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Outcome, Shape, Source
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 from guardwrap.scheduling.backend import Backend
@@ -51,11 +51,13 @@ class EndpointProposal:
     adapter: str | None = None  # the name of an adapter on the server, or None
     masked: bool = False  # whether the server masks tokens, so that texts follow one part of the constraint
 
-    def in_words(self, constraint: Constraint, prompt: Any = None) -> str:
+    def source(self, constraint: Constraint, prompt: Any = None) -> Source:
         """Describe the proposal. The description is the same for every prompt."""
-        words = "the model itself" if self.prompt is None else str(self.prompt)
+        words = "" if self.prompt is None else str(self.prompt)
         words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
-        return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words
+        if not self.masked:
+            return Source(words)
+        return Source(words, Shape.MASKED, f"by the server for {masking(constraint)[0].title}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +203,7 @@ class EndpointSession(BaseSession):
             size,
             self.model,
             notes=tuple(notes),
-            proposal=None if proposal is None else proposal.in_words,
+            proposal=None if proposal is None else proposal.source,
             weigh=None if proposal is None else EndpointWeigher(self.model, size),
             causal=True,
             each=each,

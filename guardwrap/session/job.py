@@ -21,15 +21,14 @@ from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.environment.progress import Teller
 from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.messages.call_syntax import with_syntax
-from guardwrap.outcomes import Outcome, Remedy
+from guardwrap.outcomes import ITSELF, Outcome, Remedy, Source
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import require_weighable
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Masked
-from guardwrap.samplers import Sampler
-from guardwrap.samplers.collecting import collecting
+from guardwrap.samplers import Sampler, collecting
 from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
@@ -72,7 +71,7 @@ class Job:
     notes: tuple[str, ...] = ()  # notes for every report
     of_weights: tuple[str, ...] = ()  # notes for reports of samplers that use weights
     # describes what attempts are drawn from, given a constraint and a prompt; None for the model itself
-    proposal: Callable[[Constraint, Any], str] | None = None
+    proposal: Callable[[Constraint, Any], Source] | None = None
     weigh: Weigh | None = None  # computes log-weights, for samplers that use them
     causal: bool = False  # whether the model is a causal language model, which guardwrap's own decoding loop draws from
     separate: bool = False  # whether each attempt is computed alone, so that no other changes it
@@ -262,7 +261,7 @@ class Job:
             called=self.called,
             draw_of=self._draw_of(asked.constraint),
             notes=(*self.notes, *(self.of_weights if asked.sampler.weighs else ()), *notes),
-            proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
+            source=ITSELF if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
             on_end=self.on_end,
             on_progress=None if asked.sampler.records else self._progress(),

@@ -349,7 +349,7 @@ class LocalSession(BaseSession):
             watches=_watches(constraint, call, stable) if stable.works else None,
             notes=notes,
             of_weights=self.of_weights if by_mask else (),
-            proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
+            proposal=None if proposal is None else partial(proposal.source, other_settings=off is not None),
             masked=masked,
             twists=twists,
             vocabulary=None if masked is None else stable.vocabulary,
@@ -409,8 +409,8 @@ class LocalSession(BaseSession):
             )
         adapter = adapter_of(self.pipe, adapter_option)
         if proposal is None:
-            return Proposal(self.pipe, None, "an adapter", adapter)
-        return replace(proposal, described="an adapter", adapter=adapter)
+            return Proposal(self.pipe, None, adapter=adapter)
+        return replace(proposal, adapter=adapter)
 
 
 def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, PreparedPrompt], PrefixWatch]:
