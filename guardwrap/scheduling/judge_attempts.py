@@ -86,7 +86,7 @@ def judge_attempts(
 def _place(attempt: AttemptState) -> str | None:
     """Return where an attempt that ended early violates the constraint; None if that is not known."""
     locate = _request(attempt).locate
-    return None if locate is None or attempt.status != "aborted" else locate(attempt.grown)
+    return None if locate is None or attempt.status not in ("aborted", "dead_end") else locate(attempt.grown)
 
 
 def _remembered(attempt: AttemptState, draw: Draw) -> Judgement | None:

@@ -16,7 +16,7 @@ from guardwrap.constraints.checking import Judgement
 from guardwrap.formatting import counted, counted_of, lasting
 from guardwrap.outcomes import SAMPLER, Draw, Outcome
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import DEAD_END, AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
+from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
 from guardwrap.scheduling.live_text import LiveText
 from guardwrap.scheduling.randomness import decision, skipped
@@ -388,7 +388,7 @@ class RequestState:
         self.attempts += 1
         self.satisfied += judged.judgement.satisfied
         self.cut_off += judged.decoded.status == "cut" and not judged.judgement.satisfied
-        self.stopped += judged.decoded.status == "aborted" and judged.decoded.blame != DEAD_END
+        self.stopped += judged.decoded.status == "aborted"
         self.tokens += judged.decoded.length
         self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
