@@ -120,7 +120,7 @@ def test_a_model_that_is_no_nearer_is_hardly_ever_said_to_be():
 
 
 def test_the_page_begins_with_the_claims():
-    result = Result(Path("adapter"), figures(), 100, 1000, 1.0, (), (), settings=settings())
+    result = Result(Path("adapter"), figures(), 100, 1000, 1.0, (), (), (), settings=settings())
     (page,) = pages_of([Training("dpg", (), result), Training("sft", (), result)])
     table = page.sections[0].blocks[0]
     assert isinstance(table, Table)

@@ -121,14 +121,13 @@ def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
 def test_advice_on_lines_of_a_file_names_them(model, has_a, tmp_path):
     """Whatever the proposal quotes."""
     lines = tmp_path / "in.jsonl"
-    any_text = {"kind": "regex", "pattern": ""}
     never = {"prompt": "ab", "constraint": {"kind": "regex", "pattern": "zz"}}
     lines.write_text("".join(json.dumps(line) + "\n" for line in ({"prompt": "ab"}, never)))
-    args = ["plan", "--jsonl", lines, "-c", has_a, "--model", model, "--max-new-tokens", 4, "--pilot", 4, "--seed", 1]
+    args = ["plan", "--jsonl", lines, "-c", has_a, "--model", model, "--max-new-tokens", 4, "--pilot", 40, "--seed", 1]
     told = run(*args, "--proposal", "As prompt 2 had no text: {prompt}").stdout
-    assert f"2 of 2 prompts (the first is {lines}:1) had no text in 4 attempts" in told
-    lines.write_text("".join(json.dumps(line) + "\n" for line in ({"prompt": "ab", "constraint": any_text}, never)))
-    assert f"{lines}:2 had no text in 4 attempts" in run(*args).stdout
+    assert f"pilot 256: {lines}:2 had no text in 40 attempts" in told
+    lines.write_text("".join(json.dumps(line) + "\n" for line in (never, never)))
+    assert f"2 of 2 prompts (the first is {lines}:1) had no text in 40 attempts" in run(*args).stdout
 
 
 def test_a_sampler_is_planned_for_by_its_name(model, has_a):
