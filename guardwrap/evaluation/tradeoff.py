@@ -98,14 +98,15 @@ def tradeoff(
         given, figures = _run(sampler_named(sampler), attempts)
         cost = _inverse(acceptance_rate(len(given), len(attempts), stopped_on_acceptance=False))
         if given:
-            points.append(_point(_in_words(sampler), None, given, figures, bins, cost, cost.value * rate.value))
+            own = f"sampler: {sampler_in_words(sampler)}"
+            points.append(_point(own, None, given, figures, bins, cost, cost.value * rate.value))
     return points
 
 
-def _in_words(sampler: str | Mapping[str, Any]) -> str:
-    """Return the name of the settings' own sampler, which differs from the names of the curves."""
+def sampler_in_words(sampler: str | Mapping[str, Any]) -> str:
+    """Return the name of a sampler with its options."""
     ((name, options),) = ((sampler, None),) if isinstance(sampler, str) else sampler.items()
-    return f"sampler: {name}" + "".join(f", {option} = {value}" for option, value in (options or {}).items())
+    return name + "".join(f", {option} = {value}" for option, value in (options or {}).items())
 
 
 def _run(sampler: Sampler, attempts: Sequence[Attempt]) -> tuple[list[str], Mapping[str, Estimate | float]]:
