@@ -31,7 +31,7 @@ from guardwrap.report.blocks import (
     Text,
     Texts,
 )
-from guardwrap.report.diagonal import cost_against_distance
+from guardwrap.report.blocks import cost_against_distance
 from guardwrap.report.plain_words import in_words
 
 Results = Mapping[str, Any]

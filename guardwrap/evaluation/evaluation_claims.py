@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guardwrap.evaluation.figures import ProposalFigures
-from guardwrap.evaluation.notes import ENOUGH, heavy_in, sees_all_of_g
-from guardwrap.evaluation.summary import Evaluation
+from guardwrap.evaluation.figures import ENOUGH, Evaluation, ProposalFigures, heavy_in, sees_all_of_g
 from guardwrap.evaluation.tradeoff import CURVES, Point, sampler_in_words
 from guardwrap.formatting import digits, tail_in_words, upwards
-from guardwrap.metrics.rates import times_fewer
+from guardwrap.metrics.intervals import times_fewer
 from guardwrap.outcomes import FEW, Estimate
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.plain_words import in_words

@@ -12,16 +12,16 @@ from guardwrap.metrics.from_gold import (
     kl_gold_proposal_from_gold,
     theorem2_residual,
 )
+from guardwrap.metrics.intervals import acceptance_rate
 from guardwrap.metrics.position import (
     position_bins,
     position_histogram,
     positivity_by_sentence,
+    projected_kl,
     relative_position,
     spans,
 )
-from guardwrap.metrics.projected import projected_kl
 from guardwrap.metrics.qrs_estimates import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
-from guardwrap.metrics.rates import acceptance_rate
 from guardwrap.metrics.tails import pareto_k, pareto_k_limit
 from guardwrap.metrics.weights import effective_sample_size, partition
 

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from guardwrap.errors import NoAcceptance, UsageError
-from guardwrap.metrics.intervals import clip, combine, log_estimate, mean_interval, numbers
-from guardwrap.metrics.rates import acceptance_rate
+from guardwrap.metrics.intervals import acceptance_rate, clip, combine, log_estimate, mean_interval, numbers
 from guardwrap.outcomes import Estimate
 
 

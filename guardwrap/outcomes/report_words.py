@@ -26,8 +26,6 @@ _DISTANCES = ("tvd", "kl")
 _SHOWN = 3
 """How many places a printed report shows for each part."""
 
-_SATISFY = "as your model writes them when they satisfy the constraint"
-
 _ENDED = {
     "max_attempts": "the budget of attempts is spent",
     "max_tokens": "the budget of tokens is spent",
@@ -66,7 +64,7 @@ def report_headline(report: Report) -> str:
 
 def _origin(report: Report) -> str:
     closeness, one = report.distribution.closeness, report.accepted == 1
-    satisfy = _SATISFY.replace("them when they satisfy", "it when it satisfies") if one else _SATISFY
+    satisfy = f"as your model writes {'it when it satisfies' if one else 'them when they satisfy'} the constraint"
     every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
     follow = "does not follow" if one else "do not follow"
     if closeness is Closeness.EXACT:

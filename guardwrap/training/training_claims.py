@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from guardwrap.metrics.intervals import combine
-from guardwrap.metrics.rates import times_fewer
+from guardwrap.metrics.intervals import combine, times_fewer
 from guardwrap.outcomes import Estimate
+from guardwrap.report.blocks import minus_log
 from guardwrap.report.claims import Answer, Claim, above, cheaper
-from guardwrap.report.diagonal import minus_log
 from guardwrap.training.training_settings import TrainingSettings
 
 _UNKNOWN = Estimate(math.nan, -math.inf, math.inf)

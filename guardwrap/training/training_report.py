@@ -25,9 +25,10 @@ from guardwrap.report.blocks import (
     Spot,
     Table,
     Text,
+    cost_against_distance,
+    minus_log,
 )
 from guardwrap.report.claims import table_of
-from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.plain_words import UNKNOWN
 from guardwrap.report.result_files import loads, text_of, validated_as
 from guardwrap.training.learning_curve import Row, learned

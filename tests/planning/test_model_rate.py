@@ -1,6 +1,6 @@
 """Rates that a pilot alone cannot tell, the ways that a plan compares, and what the plan itself may cost.
 
-Covers ``planning/drawing.py``, ``planning/forecast.py`` and ``planning/advice.py`` too.
+Covers ``planning/alternatives.py``, ``planning/drawing.py`` and ``planning/forecast.py``.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Plans: the limits of a budget, the time of a single prompt, and proposals whose attempts have no weights.
 
-Covers ``planning/alternatives.py`` and ``planning/probability.py`` too.
+Covers ``planning/alternatives.py`` and ``planning/plan.py`` too.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Charts: one color per method on a page, and labels that do not overlap.
 
-Covers ``report/diagonal.py``, ``report/figure_export.py`` and ``report/labels.py`` too.
+Covers ``report/figure_export.py`` too.
 """
 
 import re
@@ -10,8 +10,7 @@ from matplotlib.text import Annotation
 
 from guardwrap.outcomes import Estimate
 from guardwrap.report import charts, labels
-from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots
-from guardwrap.report.diagonal import cost_against_distance
+from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots, cost_against_distance
 from guardwrap.report.figure_export import COLOURS, drawing
 
 EXACT = Estimate(1.0, 1.0, 1.0)
