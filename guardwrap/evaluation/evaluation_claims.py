@@ -12,8 +12,8 @@ from guardwrap.evaluation.tradeoff import CURVES, Point, sampler_in_words
 from guardwrap.formatting import digits, tail_in_words, upwards
 from guardwrap.metrics.intervals import times_fewer
 from guardwrap.outcomes import FEW, Estimate
+from guardwrap.report.blocks import in_words
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
-from guardwrap.report.plain_words import in_words
 from guardwrap.samplers.protocol import NEAR
 
 _MORE = 4

@@ -13,6 +13,7 @@ from guardwrap.evaluation.figures import LABELS, Evaluation, PromptFigures, Prop
 from guardwrap.evaluation.tradeoff import CURVES, Point
 from guardwrap.outcomes import FEW, Estimate, exactly
 from guardwrap.report.blocks import (
+    UNKNOWN,
     Bar,
     Bars,
     Block,
@@ -30,10 +31,10 @@ from guardwrap.report.blocks import (
     Text,
     Texts,
     cost_against_distance,
+    in_words,
     minus_log,
 )
 from guardwrap.report.claims import table_of
-from guardwrap.report.plain_words import UNKNOWN, in_words
 from guardwrap.report.result_files import loads, text_of, validated_as
 
 _MODEL = "the model itself"

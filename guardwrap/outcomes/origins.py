@@ -10,25 +10,12 @@ class Closeness(StrEnum):
     """How texts are distributed, relative to the model's own distribution given the constraint (g)."""
 
     EXACT = "exact"
-    """They follow g."""
-
-    APPROXIMATE = "approximate"
-    """They follow g approximately; the report's figures say how closely, if that is known."""
-
-    OTHER = "other"
-    """They follow another distribution, such as that of a proposal (g')."""
-
-    BIASED = "biased"
-    """A deadline favors short texts."""
-
-    SEARCH = "search"
-    """They are results of greedy or beam search, not draws."""
-
-    NOTHING = "nothing"
-    """There is no text."""
-
-    UNKNOWN = "unknown"
-    """Only the description by the sampler is known, if it is not one of guardwrap."""
+    APPROXIMATE = "approximate"  # the report's figures say how closely, if that is known
+    OTHER = "other"  # such as g', that of a proposal
+    BIASED = "biased"  # by a deadline, which favors short texts
+    SEARCH = "search"  # results of greedy or beam search, which are not drawn
+    NOTHING = "nothing"  # there is no text
+    UNKNOWN = "unknown"  # a sampler that is not guardwrap's describes it in words
 
 
 _BEGINNINGS = {
@@ -42,25 +29,16 @@ _BEGINNINGS = {
 
 
 class Distribution(NamedTuple):
-    """The distribution of returned texts, which ``str`` describes in words.
-
-    Parameters
-    ----------
-    closeness
-        How it is related to the model's own distribution, given the constraint (g).
-    detail
-        The rest of its description, such as the sampler's settings, or the reason why there is no text.
-    """
+    """The distribution of returned texts: ``str`` gives its description."""
 
     closeness: Closeness
-    detail: str = ""
+    detail: str = ""  # the rest of the description: the sampler's settings, or the reason why there is no text
 
     def __str__(self) -> str:
-        return ": ".join(words for words in (_BEGINNINGS.get(self.closeness, ""), self.detail) if words)
+        return ": ".join(filter(None, (_BEGINNINGS.get(self.closeness), self.detail)))
 
 
 EXACT = Distribution(Closeness.EXACT)
-"""The model's own distribution, given the constraint: g."""
 
 
 class Shape(StrEnum):
@@ -71,33 +49,22 @@ class Shape(StrEnum):
 
 
 class Source(NamedTuple):
-    """What attempts are drawn from, which ``str`` describes in words.
+    """What attempts are drawn from: ``str`` gives its description."""
 
-    Parameters
-    ----------
-    other
-        Another model, prompt or adapter, in words; empty for the model itself under the user's prompt.
-    shape
-        How its next tokens are changed; None for its own distribution.
-    by
-        Who changes them and why, in words; empty if that is guardwrap.
-    """
-
-    other: str = ""
-    shape: Shape | None = None
-    by: str = ""
-
-    @property
-    def shaped(self) -> str:
-        """How next tokens are changed, in words; empty if they are not."""
-        return "" if self.shape is None else f"{self.shape}{' ' * bool(self.by)}{self.by}"
+    other: str = ""  # another model, prompt or adapter, in words; empty for the model itself under the user's prompt
+    shape: Shape | None = None  # how its next tokens are changed; None for its own distribution
+    by: str = ""  # who changes them and why, in words; empty if that is guardwrap
 
     def __str__(self) -> str:
-        return ", ".join(words for words in (self.other or "the model itself", self.shaped) if words)
+        return ", ".join(filter(None, (self.other or "the model itself", self._shaped)))
+
+    @property
+    def _shaped(self) -> str:
+        return " ".join(filter(None, (self.shape, self.by)))
 
     def accepted(self) -> Distribution:
         """Return the distribution of attempts that satisfy the constraint: g', which is not g."""
-        origin = f"attempts came from {self}" if self.other else f"tokens were {self.shaped}"
+        origin = f"attempts came from {self}" if self.other else f"tokens were {self._shaped}"
         return Distribution(Closeness.OTHER, f"{origin} (g')")
 
 

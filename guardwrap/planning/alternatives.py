@@ -17,8 +17,6 @@ from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
     log_beta_for_tvd,
-    pareto_k,
-    pareto_k_limit,
     partition,
     qrs_acceptance,
     tvd_gold_guarded,
@@ -151,7 +149,7 @@ def _cost(
     before = Estimate(0.0, 0.0, 0.0)
     if kind == "qrs":
         passing = acceptance_rate(sum(attempt.satisfied for attempt in drawn), len(drawn), stopped_on_acceptance=False)
-        first = _mean(pilots_of(drawn, goal))
+        first = mean_pilot(pilots_of(drawn, goal))
         before = _over(first, passing) if first else before
     attempts = Estimate(*map(sum, zip(before, _over(texts, share), strict=True)))
     finite = before.value if math.isfinite(before.value) else 0.0
@@ -228,36 +226,13 @@ def texts_of(drawn: Sequence[Attempt], kind: str, goal: Goal) -> float:
     return accepted
 
 
-def satisfied_in(drawn: Sequence[Attempt], kind: str) -> int | None:
-    """Return how many attempts satisfy the constraint, for QRS, whose own pilot counts them; None for others."""
-    return sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
-
-
-def worth_in(drawn: Sequence[Attempt], kind: str) -> float | None:
-    """Return the effective sample size of a pilot's attempts as draws from g, for QRS; None for other samplers."""
-    if kind != "qrs" or not any(attempt.satisfied for attempt in drawn):
-        return None
-    return effective_sample_size(weights_of(drawn)).value
-
-
-def tail_in(drawn: Sequence[Attempt], kind: str) -> tuple[Estimate, float] | None:
-    """Return the Pareto k of a pilot's weights and its limit, for QRS; None for other samplers or without weights."""
-    weights = weights_of(drawn)
-    passing = sum(weight > -math.inf for weight in weights)
-    return (pareto_k(weights), pareto_k_limit(passing)) if kind == "qrs" and passing else None
-
-
 def pilots_of(drawn: Sequence[Attempt], goal: Goal) -> dict[int, float]:
     """Return how many attempts must satisfy the constraint before QRS draws its first text, with probabilities."""
     return pilot_lengths(weights_of(drawn)) if goal.pilot is None else {goal.pilot: 1.0}
 
 
-def attempts_before(satisfied: int | None, attempts: int, pilots: Mapping[int, float]) -> float:
-    """Return how many attempts QRS draws before its first text, which are its own pilot, on average."""
-    return _mean(pilots) * attempts / satisfied if satisfied else 0.0
-
-
-def _mean(pilots: Mapping[int, float]) -> float:
+def mean_pilot(pilots: Mapping[int, float]) -> float:
+    """Return the mean number of attempts that must satisfy the constraint."""
     return sum(length * share for length, share in pilots.items())
 
 

@@ -56,9 +56,8 @@ class PilotAttempts:
 
 
 def _joined(first: Outcome, later: Outcome) -> Outcome:
-    names = [each.name for each in dataclasses.fields(Usage)]
-    usages = first.report.usage, later.report.usage
-    usage = Usage(**{name: sum(getattr(of, name) for of in usages) for name in names})
+    usages = dataclasses.astuple(first.report.usage), dataclasses.astuple(later.report.usage)
+    usage = Usage(*map(sum, zip(*usages, strict=True)))
     rejected = Counter(first.report.rejected) + Counter(later.report.rejected)
     passed_over = first.report.passed_over + later.report.passed_over
     report = dataclasses.replace(first.report, usage=usage, rejected=rejected, passed_over=passed_over)

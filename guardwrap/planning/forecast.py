@@ -9,9 +9,9 @@ from typing import Any
 
 from guardwrap.budget import Budget
 from guardwrap.formatting import upwards
-from guardwrap.metrics import acceptance_rate
+from guardwrap.metrics import acceptance_rate, effective_sample_size, pareto_k, pareto_k_limit
 from guardwrap.outcomes import FEW, Estimate, Outcome
-from guardwrap.planning.alternatives import attempts_before, pilots_of, satisfied_in, tail_in, texts_of, worth_in
+from guardwrap.planning.alternatives import mean_pilot, pilots_of, texts_of, weights_of
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 
@@ -105,13 +105,16 @@ def forecast_of(
     usage = outcome.report.usage
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
     computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
-    accepted, satisfied, worth = texts_of(drawn, kind, goal), satisfied_in(drawn, kind), worth_in(drawn, kind)
+    accepted, is_qrs, weights = texts_of(drawn, kind, goal), kind == "qrs", weights_of(drawn)
+    satisfied = sum(each.satisfied for each in drawn) if is_qrs else None  # QRS's own pilot counts them
+    finite = sum(weight > -math.inf for weight in weights) if is_qrs else 0
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=accepted / pilot) if pilot else counted)
     pilots = pilots_of(drawn, goal)
-    before = attempts_before(satisfied, pilot, pilots)
+    before = mean_pilot(pilots) * pilot / satisfied if satisfied else 0.0
     attempts = Estimate(*(before + texts / end if end else math.inf for end in (share.value, share.high, share.low)))
-    more = 0 if worth is None or worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
+    worth = effective_sample_size(weights).value if satisfied else FEW
+    more = 0 if worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
         math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
@@ -120,7 +123,6 @@ def forecast_of(
         math.inf if budget.deadline is None else budget.deadline / max(seconds, 1e-9),
         math.inf if budget.timeout is None else budget.timeout / max(seconds, 1e-9),
     )
-    tail = tail_in(drawn, kind)
     # A rate from weights is as certain as one from this many attempts, of which so many give a text.
     seen = (accepted, float(pilot)) if rate is None else _as_counts(rate)
     unknown = bool(more) or seen is None
@@ -138,8 +140,8 @@ def forecast_of(
         before=before,
         allowed=budget,
         more=more,
-        pareto_k=tail and tail[0],
-        pareto_k_limit=tail and tail[1],
+        pareto_k=pareto_k(weights) if finite else None,
+        pareto_k_limit=pareto_k_limit(finite) if finite else None,
     )
 
 

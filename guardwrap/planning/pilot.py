@@ -279,7 +279,7 @@ def _study(
         rates=estimates,
         means=Means(
             prompt=session.call_class.reads_text,
-            hint=session.takes_hint(drawing.prompts, call.options),
+            hint=call.itself and session.takes_hint(drawing.prompts, call.options),
             adapter=session.trains,
             itself=call.itself,
             weighed=call.weighed,

@@ -39,7 +39,7 @@ class Means(NamedTuple):
     """What a call draws from, and what it can change so that more texts pass: its prompt, a hint, an adapter."""
 
     prompt: bool = True
-    hint: bool = True
+    hint: bool = True  # as proposal, if attempts are drawn from the model itself
     adapter: bool = True
     itself: bool = True  # whether attempts are drawn from the model itself
     weighed: bool = False  # whether attempts have weights
@@ -257,13 +257,11 @@ def _advice_of(plan: Plan, switch: Callable[[Source], str]) -> str:
     better, is_sure = cheapest(plan.ways)
     if better is not None and is_sure:
         return _of_another_way(plan, better, switch)
-    larger = _larger_pilot(plan)
-    if larger is not None:
-        return larger
-    if better is None:
-        return _of_the_run(plan)
-    tried = counted(min(plan.ways[0].pilot, better.pilot), "attempt")
-    return f"{_of_the_run(plan)}; {better.source} with {better.sampler} may be cheaper, which {tried} cannot tell"
+    remark = ""
+    if better is not None:
+        tried = counted(min(plan.ways[0].pilot, better.pilot), "attempt")
+        remark = f"; {better.source} with {better.sampler} may be cheaper, which {tried} cannot tell"
+    return _larger_pilot(plan) or f"{_of_the_run(plan)}{remark}"
 
 
 def _of_another_way(plan: Plan, best: Alternative, switch: Callable[[Source], str]) -> str:
@@ -272,10 +270,9 @@ def _of_another_way(plan: Plan, best: Alternative, switch: Callable[[Source], st
     least = first.tokens.low if first.without else first.tokens.value
     much = f"takes {'at least ' if first.without else ''}{digits(least / best.tokens.value)} times fewer tokens"
     near = ", approximately g" if best.sampler == "qrs" else ""
-    needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
     limits = [
         f"{name}={upwards(most)}"
-        for name, most in needed.items()
+        for name, most in (("max_attempts", 2 * best.attempts), ("max_computed_tokens", 2 * best.computed))
         if any((getattr(each.allowed, name) or most) < most for each in plan.forecasts)
     ]
     allowed = f", with Budget({', '.join(limits)}), twice its expected cost" if limits else ""
@@ -285,47 +282,44 @@ def _of_another_way(plan: Plan, best: Alternative, switch: Callable[[Source], st
 
 def _larger_pilot(plan: Plan) -> str | None:
     """Recommend a larger pilot, if this one cannot tell what a run takes; None if it can."""
-    forecasts, least = plan.forecasts, _least_without_text(plan.forecasts)
-    at_once = "; or ask for it at once, with a hint (proposal=Prompt(...))" if _takes_hint(plan) else ""
-    if least is not None:
+    forecasts, none = plan.forecasts, _without_text(plan.forecasts)
+    at_once = "; or ask for it at once, with a hint (proposal=Prompt(...))" if plan.means.hint else ""
+    if none:
+        least = min((forecasts[number] for number in none), key=lambda each: each.pilot)
         if least.pilot >= ENOUGH:
             return None
         share = f"at most {digits(100 * least.acceptance.high)} % of them give one (95 %)"
-        pilot, why = max(_MORE, 4 * least.pilot), f"{_without_text(forecasts, least)}, so {share}{at_once}"
+        pilot, why = max(_MORE, 4 * least.pilot), f"{_in_words(none, forecasts)}, so {share}"
     elif any(each.more for each in forecasts):
         unsure = max(forecasts, key=lambda each: each.more)
-        pilot, why = unsure.more, _too_few(unsure)
+        return f"a larger pilot first, pilot={unsure.more}: {_too_few(unsure)}"
     elif vague := [number for number, each in enumerate(forecasts) if math.isnan(each.suffices)]:
         which = f" of {_named(forecasts, vague[0])}" if len(forecasts) > 1 else ""
         pilot = max(_MORE, 4 * max(each.pilot for each in forecasts))
-        why = f"the acceptance rate{which} is not known to within a factor of fifty{at_once}"
+        why = f"the acceptance rate{which} is not known to within a factor of fifty"
     else:
         return None
-    return f"a larger pilot first, pilot={pilot}: {why}"
+    return f"a larger pilot first, pilot={pilot}: {why}{at_once}"
 
 
 def _of_the_run(plan: Plan) -> str:
     """Recommend a sampler and a budget, or what makes more texts pass."""
-    forecasts, least, means = plan.forecasts, _least_without_text(plan.forecasts), plan.means
+    forecasts, means, none = plan.forecasts, plan.means, _without_text(plan.forecasts)
     known = {
         "ask for it in the prompt": means.prompt,
-        "hint at it (proposal=Prompt(...))": _takes_hint(plan),
+        "hint at it (proposal=Prompt(...))": means.hint,
         "train an adapter": means.adapter,
     }
     help_ = one_of([*(words for words, can in known.items() if can), "weaken the constraint"])
-    if least is not None:
-        return f"{help_}: {_without_text(forecasts, least)}"
+    if none:
+        return f"{help_}: {_in_words(none, forecasts)}"
     near = "" if means.weighed or means.itself else " (texts of the proposal that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= SURE:
         return f"sampler={plan.sampler!r}{near} and the budget as it is, which suffices"
     if plan.budget is None:
         return f"{help_}: even {MOST:,} attempts may not be enough"
-    others = [
-        name
-        for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline", "timeout")
-        if any(getattr(each.allowed, name) for each in forecasts)
-    ]
+    others = [name for name in list(_LIMITS)[1:] if any(getattr(each.allowed, name) for each in forecasts)]
     without = f" without {' and '.join(others)}" if others else ""
     few = worst.acceptance.value * worst.pilot < _FEW and not worst.basis
     more = f"; few attempts gave a text, so pilot={4 * worst.pilot} would give a better estimate" if few else ""
@@ -338,23 +332,17 @@ def _of_the_run(plan: Plan) -> str:
     return f"sampler={plan.sampler!r}{near} and {allowed}{more}{cheaper}"
 
 
-def _takes_hint(plan: Plan) -> bool:
-    return plan.means.itself and plan.means.hint
+def _without_text(forecasts: Sequence[Forecast]) -> list[int]:
+    return [number for number, each in enumerate(forecasts) if not each.acceptance.value]
 
 
-def _least_without_text(forecasts: Sequence[Forecast]) -> Forecast | None:
-    """Return the prompt with the smallest pilot among those that had no text; None if each had one."""
-    return min((each for each in forecasts if not each.acceptance.value), key=lambda each: each.pilot, default=None)
-
-
-def _without_text(forecasts: Sequence[Forecast], least: Forecast) -> str:
+def _in_words(none: Sequence[int], forecasts: Sequence[Forecast]) -> str:
     """Say which prompts had no text."""
-    hopeless = [number for number, each in enumerate(forecasts) if not each.acceptance.value]
-    which = "the prompt" if len(forecasts) == 1 else _named(forecasts, hopeless[0])
-    if len(hopeless) > 1:
-        first = forecasts[hopeless[0]].place or f"number {hopeless[0] + 1}"
-        which = f"{len(hopeless)} of {len(forecasts)} prompts (the first is {first})"
-    return f"{which} had no text in {counted(least.pilot, 'attempt')}"
+    which = "the prompt" if len(forecasts) == 1 else _named(forecasts, none[0])
+    if len(none) > 1:
+        first = forecasts[none[0]].place or f"number {none[0] + 1}"
+        which = f"{len(none)} of {len(forecasts)} prompts (the first is {first})"
+    return f"{which} had no text in {counted(min(forecasts[number].pilot for number in none), 'attempt')}"
 
 
 def _named(forecasts: Sequence[Forecast], number: int) -> str:

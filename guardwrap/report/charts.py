@@ -7,9 +7,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.outcomes import Estimate, exactly
-from guardwrap.report.blocks import Bar, Bars, Cell, Chart, Cloud, Curve, Curves, Heap, Points, Spots, Table
+from guardwrap.report.blocks import (
+    Bar,
+    Bars,
+    Cell,
+    Chart,
+    Cloud,
+    Curve,
+    Curves,
+    Heap,
+    Points,
+    Spots,
+    Table,
+    in_line,
+    in_words,
+)
 from guardwrap.report.figure_export import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, lay_out, new_figure
-from guardwrap.report.plain_words import in_line, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Table
-from guardwrap.report.plain_words import in_words
+from guardwrap.report.blocks import Table, in_words
 
 
 class Answer(StrEnum):

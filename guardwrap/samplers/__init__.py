@@ -1,5 +1,6 @@
 """Samplers, which decide which attempts are returned: pure functions, without torch and without I/O."""
 
+from guardwrap.outcomes import Closeness, Distribution
 from guardwrap.samplers.imh import imh
 from guardwrap.samplers.protocol import Attempt, Sampler, from_row, to_row
 from guardwrap.samplers.qrs import qrs
@@ -8,6 +9,8 @@ from guardwrap.samplers.sampler_registry import auto, sampler_named, sampler_nam
 
 __all__ = [
     "Attempt",
+    "Closeness",
+    "Distribution",
     "Sampler",
     "auto",
     "collecting",

@@ -13,6 +13,7 @@ from guardwrap.documents.yaml_nodes import to_yaml
 from guardwrap.errors import GuardwrapError
 from guardwrap.outcomes import Estimate, plain
 from guardwrap.report.blocks import (
+    UNKNOWN,
     Block,
     Cell,
     Curve,
@@ -29,7 +30,6 @@ from guardwrap.report.blocks import (
     minus_log,
 )
 from guardwrap.report.claims import table_of
-from guardwrap.report.plain_words import UNKNOWN
 from guardwrap.report.result_files import loads, text_of, validated_as
 from guardwrap.training.learning_curve import Row, learned
 from guardwrap.training.training_claims import claims_of_training, on_draws_of_g

@@ -179,7 +179,7 @@ def test_figures_that_are_hardly_known_are_shown_as_intervals(small: World) -> N
     assert shown.count("between 8.14 and 1.62e+09 (95 %)") == 4
     assert "[8.14" not in shown
     for itself in (True, False):
-        advice = replace(plan, forecasts=(unsure,), ways=(), means=Means(itself=itself)).advice
+        advice = replace(plan, forecasts=(unsure,), ways=(), means=Means(hint=itself, itself=itself)).advice
         assert "the acceptance rate is not known to within a factor of fifty" in advice
         assert advice.endswith("with a hint (proposal=Prompt(...))") == itself
 
