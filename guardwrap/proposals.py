@@ -15,15 +15,7 @@ _PLACE = "{prompt}"
 
 
 class Unweighable(UsageError):
-    """Attempts that cannot be weighed, because of generation settings.
-
-    Parameters
-    ----------
-    why
-        The reason.
-    settings
-        The generation settings under which they can be weighed.
-    """
+    """Attempts that cannot be weighed. ``settings`` are the generation settings under which they can be."""
 
     def __init__(self, why: str, **settings: Any) -> None:
         needed = ", ".join(f"{name}={value}" for name, value in settings.items())

@@ -109,10 +109,6 @@ class Usage:
     learning_seconds: float = 0.0
 
 
-_IN_WORDS = ("distribution", "source", "rejected")
-"""Fields of a report that its JSON has in another form."""
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """The distribution that the texts of one prompt were drawn from, what they cost, and what was requested.
@@ -240,9 +236,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types; infinite and unknown figures are None."""
-        data = {name: value for name, value in plain(self).items() if name not in _IN_WORDS}
         words = {"drawn_from": self.drawn_from, "proposal": self.proposal, "rejections": self.rejections}
-        return words | {"distribution": self.distribution.closeness.value} | data
+        data: dict[str, Any] = words | plain(self) | {"distribution": self.distribution.closeness.value}
+        del data["source"], data["rejected"]
+        return data
 
     def __str__(self) -> str:
         return report_in_words(self)

@@ -22,7 +22,7 @@ from guardwrap.metrics import (
     tvd_gold_guarded,
 )
 from guardwrap.metrics.intervals import sum_of
-from guardwrap.metrics.tails import too_heavy
+from guardwrap.metrics.weights import too_heavy
 from guardwrap.outcomes import FEW, Estimate, Outcome, Source, bounded, plain
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal

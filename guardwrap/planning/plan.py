@@ -97,7 +97,21 @@ class Plan:
 
     def advised(self, switch: Callable[[Source], str]) -> str:
         """Return the recommendation. ``switch`` says how to draw from a source, before the name of the sampler."""
-        return _advice_of(self, switch)
+        if self.unplanned is not None:
+            seconds, without, prompts = self.unplanned
+            whose = "" if prompts == 1 else f" for {counted(without, 'prompt')} of {prompts}"
+            more = f"plan(max_seconds={upwards(2 * seconds)})"
+            return f"give the plan more time, {more}: it was over before the first attempt was complete{whose}"
+        if not self.forecasts:
+            return "there is no prompt; pass one"
+        better, is_sure = cheapest(self.ways)
+        if better is not None and is_sure:
+            return _of_another_way(self, better, switch)
+        remark = ""
+        if better is not None:
+            tried = counted(min(self.ways[0].pilot, better.pilot), "attempt")
+            remark = f"; {better.source} with {better.sampler} may be cheaper, which {tried} cannot tell"
+        return _larger_pilot(self) or f"{_of_the_run(self)}{remark}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON types; infinite figures are None."""
@@ -243,25 +257,6 @@ def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
     """Return the attempts and the seconds that outcomes took, in total."""
     usages = [outcome.report.usage for outcome in outcomes]
     return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
-
-
-def _advice_of(plan: Plan, switch: Callable[[Source], str]) -> str:
-    """Return the recommendation of a plan, in one sentence."""
-    if plan.unplanned is not None:
-        seconds, without, prompts = plan.unplanned
-        whose = "" if prompts == 1 else f" for {counted(without, 'prompt')} of {prompts}"
-        more = f"plan(max_seconds={upwards(2 * seconds)})"
-        return f"give the plan more time, {more}: it was over before the first attempt was complete{whose}"
-    if not plan.forecasts:
-        return "there is no prompt; pass one"
-    better, is_sure = cheapest(plan.ways)
-    if better is not None and is_sure:
-        return _of_another_way(plan, better, switch)
-    remark = ""
-    if better is not None:
-        tried = counted(min(plan.ways[0].pilot, better.pilot), "attempt")
-        remark = f"; {better.source} with {better.sampler} may be cheaper, which {tried} cannot tell"
-    return _larger_pilot(plan) or f"{_of_the_run(plan)}{remark}"
 
 
 def _of_another_way(plan: Plan, best: Alternative, switch: Callable[[Source], str]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from guardwrap.metrics import acceptance_rate
-from guardwrap.metrics.from_gold import kl_gold_proposal_from_gold
+from guardwrap.metrics.divergence import kl_gold_proposal_from_gold
 from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
 from guardwrap.report.claims import Answer
