@@ -10,18 +10,17 @@ from typing import Any
 
 from guardwrap.errors import UsageError, is_number, require_whole, strict_arguments
 
-OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
-"""Suffix of messages about attempts without weights, for calls that can choose a sampler."""
-
-ELSEWHERE = {
-    "prompts": ", of which this is none",
-    "perhaps": ", of which this is perhaps none",
-    "settings": ", under other generation settings",
-}
-"""Suffixes in reports to an adapter's KL(g‖g') that was measured on other prompts or under other settings."""
-
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = "{prompt}"
+
+
+class Unweighable(UsageError):
+    """Attempts that cannot be weighed. ``settings`` are the generation settings under which they can be."""
+
+    def __init__(self, why: str, **settings: Any) -> None:
+        needed = ", ".join(f"{name}={value}" for name, value in settings.items())
+        super().__init__(f"{why}; pass {needed}, or sampler='rejection', whose texts are the proposal's")
+        self.why, self.settings = why, settings
 
 
 @strict_arguments

@@ -390,6 +390,6 @@ def _all_ended(backend: Backend, launches: Sequence[Launch]) -> list[AttemptStat
     for attempt in ended:
         if attempt.error is not None:
             raise attempt.error
-        assert attempt.status in ("finished", "cut", "aborted"), f"an attempt ended as {attempt.status!r}"
+        assert attempt.status in ("finished", "cut", "aborted", "dead_end"), f"an attempt ended as {attempt.status!r}"
     place = {id(launch): number for number, launch in enumerate(launches)}
     return sorted(ended, key=lambda attempt: place[id(attempt.launch)])

@@ -12,7 +12,7 @@ import pytest
 
 from guardwrap import Constraint, GuardedGenerator, Regex, errors
 from guardwrap.budget import Budget
-from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
+from guardwrap.outcomes import EXACT, Draw, Estimate, Outcome, Report, Usage
 
 SECRET = "a text that was not checked"
 
@@ -21,7 +21,7 @@ OUTCOME = Outcome(
     texts=("yes",),
     draws=(Draw("Hi", (1, 2), "yes", log_proposal=-1.5),),
     report=Report(
-        drawn_from="exactly your model's own distribution, given the constraint (g)",
+        distribution=EXACT,
         sampler="rejection",
         seed=1,
         requested=2,
@@ -30,7 +30,7 @@ OUTCOME = Outcome(
         usage=Usage(attempts=5),
         budget=Budget(max_attempts=5),
         acceptance=Estimate(0.2, 0.1, 0.4),
-        rejections={"short": 4},
+        rejected={"short": 4},
         constraint="0" * 64,
     ),
 )

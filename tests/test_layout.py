@@ -1,5 +1,6 @@
 """The house: ARCHITECTURE.md names what exists, and the pages link to terms that the glossary has."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -45,3 +46,56 @@ def test_the_glossary_has_the_terms_that_pages_link_to() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         assert missing_terms(page.read_text(encoding="utf-8"), glossary) == set(), page
     assert missing_terms("[a](glossary.md#attempt) [b](glossary.md#no-such-term)", glossary) == {"no-such-term"}
+
+
+_READS = ("startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split", "replace",
+          "find", "index", "count", "match", "search", "fullmatch", "sub")  # fmt: skip
+_SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]")
+_FOREIGN = {
+    "result_files.py": "pydantic's",
+    "transformers_errors.py": "transformers'",
+    "llguidance_matcher.py": "llguidance's",
+    "python_source.py": "CPython's",
+    "yaml_nodes.py": "PyYAML's",
+    "catalogue_command.py": "descriptions of constraint files",
+    "sampler_registry.py": "docstrings, for the descriptions of a schema",
+    "json_progress.py": "names of states",
+    "run_identity.py": "names of digests",
+}
+"""Files that may read sentences, and whose these are."""
+
+
+def read_sentences(source: str) -> list[str]:
+    """Return the sentences that code compares with, splits at, replaces, or takes as keys."""
+
+    def sentences(node: ast.AST) -> list[str]:
+        texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+        return [text for text in texts if isinstance(text, str) and _SENTENCE.search(text)]
+
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            literal = (ast.Constant, ast.JoinedStr, ast.Tuple, ast.List, ast.Set)
+            found += [text for side in sides if isinstance(side, literal) for text in sentences(side)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _READS:
+            found += [text for argument in node.args[:1] for text in sentences(argument)]
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant | ast.JoinedStr):
+            found += sentences(node.slice)
+    return found
+
+
+def test_no_code_reads_its_own_sentences() -> None:
+    """Facts are enums and records; words are only shown."""
+    files = [path for path in PACKAGE.rglob("*.py") if path.name not in _FOREIGN]
+    assert {str(path): texts for path in files if (texts := read_sentences(path.read_text(encoding="utf-8")))} == {}
+    reading = [
+        'report.proposal == "the model itself, twisted"',
+        'advice.startswith("a larger pilot")',
+        'report.rejections["the sampler"]',
+        'words.startswith(("exactly g", "nearly"))',
+        '"not try" in str(error)',
+        'problem.replace("pass allow", flag)',
+    ]
+    assert all(map(read_sentences, reading))
+    assert read_sentences('kind == "qrs" and names["top_k"] and "; ".join(words).split(", ")') == []

@@ -18,8 +18,10 @@ from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length
 from guardwrap.backends import sequence_scores
 from guardwrap.constraints import ConstraintFile
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.outcomes import Estimate, Remedy
-from guardwrap.planning.alternatives import Alternative, cheapest
+from guardwrap.outcomes import ITSELF, Estimate, Origin, Remedy, Shape
+from guardwrap.planning.alternatives import Alternative
+from guardwrap.planning.forecast import Forecast
+from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import Law, by_text, imh_law, normal, qrs_law
@@ -355,35 +357,47 @@ def test_a_plan_says_what_other_ways_would_cost() -> None:
     assert told.ways[0].source.startswith("the model ")
 
 
+def advice_between(*ways: Alternative, allowed: Budget = Budget()) -> tuple[str, str]:  # noqa: B008
+    """Return what a plan that compared these ways advises instead of the call's own, and what it adds to that."""
+    one = Estimate(1.0, 1.0, 1.0)
+    forecast = Forecast("", 1, 300, one, one, one, one, 1.0, {}, 9, allowed=allowed)
+    own = Plan((forecast,), "rejection", Budget()).advice
+    advice = Plan((forecast,), "rejection", Budget(), ways=ways).advice
+    return ("", advice.removeprefix(own)) if advice.startswith(own) else (advice, "")
+
+
 def test_a_plan_names_the_cheaper_way() -> None:
-    itself = Alternative("the model itself", "rejection", 0.01, Estimate(400.0, 200.0, 900.0), 100.0, 400.0)
-    masked = Alternative("the model itself, masked", "qrs", 0.5, Estimate(40.0, 30.0, 60.0), 104.0, 40.0)
+    itself = Alternative(ITSELF, "rejection", 0.01, Estimate(400.0, 200.0, 900.0), 100.0, 400.0)
+    masked = Alternative(Origin(shape=Shape.MASKED), "qrs", 0.5, Estimate(40.0, 30.0, 60.0), 104.0, 40.0)
     advice = "draw from the model itself, masked with sampler='qrs', approximately g, which takes 10 times fewer tokens"
-    assert cheapest([itself, masked], [Budget()]) == (advice, "")
+    assert advice_between(itself, masked) == (advice, "")
     limited = f"{advice}, with Budget(max_attempts=210), twice its expected cost"
-    assert cheapest([itself, masked], [Budget(max_attempts=200)]) == (limited, "")
-    assert cheapest([masked, itself], [Budget()]) == (None, "")
+    assert advice_between(itself, masked, allowed=Budget(max_attempts=200)) == (limited, "")
+    assert advice_between(masked, itself) == ("", "")
     unknown = Estimate(math.inf, 45.0, math.inf)
-    never = Alternative("the model itself", "rejection", 0.0, unknown, math.inf, math.inf, without=1, pilot=64)
-    assert cheapest([never, never], [Budget()]) == (None, "")
+    never = Alternative(ITSELF, "rejection", 0.0, unknown, math.inf, math.inf, without=1, pilot=64)
+    assert advice_between(never, never) == ("", "")
     more = dataclasses.replace(masked, pilot=64)
-    unsure = (None, "; the model itself, masked with qrs may be cheaper, which 64 attempts cannot tell")
-    assert cheapest([never, more], [Budget()]) == unsure, "the model itself may be as cheap"
+    unsure = ("", "; the model itself, masked with qrs may be cheaper, which 64 attempts cannot tell")
+    assert advice_between(never, more) == unsure, "the model itself may be as cheap"
     rare = dataclasses.replace(never, tokens=Estimate(math.inf, 400.0, math.inf))
-    assert (cheapest([rare, masked], [Budget()])[0] or "").endswith("takes at least 10 times fewer tokens")
+    assert advice_between(rare, masked)[0].endswith("takes at least 10 times fewer tokens")
+    assert advice_between(itself, masked, allowed=Budget(max_computed_tokens=400)) == (advice, "")
+    tight = Budget(max_attempts=None, max_computed_tokens=60)
+    assert advice_between(itself, masked, allowed=tight)[0].endswith(
+        "with Budget(max_computed_tokens=80), twice its expected cost"
+    )
 
 
 def test_a_good_way_is_not_dropped_after_one_success_of_the_model() -> None:
     """The upper end of the other way's cost decides, not its value."""
-    adapter = Alternative("an adapter", "qrs", 0.4, Estimate(4300.0, 3600.0, 5200.0), 9.0, 4300.0, pilot=64)
+    adapter = Alternative(Origin("an adapter"), "qrs", 0.4, Estimate(4300.0, 3600.0, 5200.0), 9.0, 4300.0, pilot=64)
     drawn = Estimate(3140.0, 560.0, 124_000.0)
-    lucky = Alternative("the model itself", "rejection", 1 / 64, drawn, 64.0, 3140.0, pilot=64)
-    assert cheapest([adapter, lucky], [Budget()]) == (
-        None,
-        "; the model itself with rejection may be cheaper, which 64 attempts cannot tell",
-    )
+    lucky = Alternative(ITSELF, "rejection", 1 / 64, drawn, 64.0, 3140.0, pilot=64)
+    unsure = "; the model itself with rejection may be cheaper, which 64 attempts cannot tell"
+    assert advice_between(adapter, lucky) == ("", unsure)
     sure = dataclasses.replace(lucky, tokens=Estimate(2000.0, 1900.0, 2800.0))
-    assert (cheapest([adapter, sure], [Budget()])[0] or "").startswith("draw from the model itself with ")
+    assert advice_between(adapter, sure)[0].startswith("draw from the model itself with ")
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.package_data import CONFIG, PREFIX
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
-from guardwrap.proposals import ELSEWHERE, Adapter
+from guardwrap.proposals import Adapter
 
 
 class Loaded:
@@ -84,12 +84,23 @@ class Loaded:
 
     def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
         """Return the adapter in words, with its distance KL(g‖g') from the card."""
-        words = _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base)
-        if self.card is None or not words.endswith(f"{_MEASURED})"):
-            return words
+        why = self._why_unknown(constraint)
+        if why is not None or self.card is None or self.card.figures.kl_gold_guarded is None:
+            return f"the adapter {self.name!r} (KL(g‖g') is not known: {why or 'its card does not say'})"
         there = True if prompt is None else self.card.prompts.has(prompt)
-        words = words[:-1] + {True: "", False: ELSEWHERE["prompts"], None: ELSEWHERE["perhaps"]}[there]
-        return f"{words}{ELSEWHERE['settings'] if other_settings else ''})"
+        where = {True: "", False: ", of which this is none", None: ", of which this is perhaps none"}[there]
+        where += ", under other generation settings" if other_settings else ""
+        distance = self.card.figures.kl_gold_guarded.estimate
+        return f"the adapter {self.name!r} (KL(g‖g') = {distance} nats, measured on its card's prompts{where})"
+
+    def _why_unknown(self, constraint: Constraint) -> str | None:
+        """Return why what the card says of the distance to g does not hold here, in words; None if it does."""
+        if self.card is None:
+            return "it has no card"
+        if self.card.constraint_digest != constraint.digest:
+            stricter = demands(constraint, self.card.constraint_digest)
+            return f"it was trained for {'a weaker' if stricter else 'another'} constraint"
+        return "it was trained on another model" if self._other_base else None
 
     def _on_model(self) -> PeftModel:
         """Return the adapter on the model; attach it again if the model's memory has moved, e.g. to another device."""
@@ -128,7 +139,7 @@ class Checkpoint:
 
     def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
         """Return the checkpoint in words."""
-        return _checkpoint_in_words(self.name)
+        return f"the checkpoint {self.name!r} (KL(g‖g') is not known: it has no card)"
 
 
 def in_training(model: Any, other: Any) -> Checkpoint:
@@ -140,29 +151,6 @@ def in_training(model: Any, other: Any) -> Checkpoint:
             f"the model in training has {sizes[1]} tokens, but the model itself {sizes[0]}; use the same vocabulary"
         )
     return Checkpoint("in training", other)
-
-
-_MEASURED = "measured on its card's prompts"
-
-
-def _adapter_in_words(name: str, card: Card | None, constraint: Constraint, *, other_base: bool) -> str:
-    known = "KL(g‖g') is not known: "
-    if card is None:
-        known += "it has no card"
-    elif card.constraint_digest != constraint.digest:
-        stricter = demands(constraint, card.constraint_digest)
-        known += f"it was trained for {'a weaker' if stricter else 'another'} constraint"
-    elif other_base:
-        known += "it was trained on another model"
-    elif card.figures.kl_gold_guarded is None:
-        known += "its card does not say"
-    else:
-        known = f"KL(g‖g') = {card.figures.kl_gold_guarded.estimate} nats, {_MEASURED}"
-    return f"the adapter {name!r} ({known})"
-
-
-def _checkpoint_in_words(name: str) -> str:
-    return f"the checkpoint {name!r} (KL(g‖g') is not known: it has no card)"
 
 
 def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:

@@ -160,7 +160,7 @@ def learn(attempt: AttemptState) -> None:
     """Cache the newest token's prefix if the attempt ended with it, or if other attempts are likely to reach it."""
     place: Node | None = attempt.place
     attempt.place = None
-    if place is None or attempt.status not in ("running", "finished", "cut", "aborted"):
+    if place is None or attempt.status not in ("running", "finished", "cut", "aborted", "dead_end"):
         return
     token = attempt.token_ids[-1]
     if token in place.children:  # another attempt added this prefix in the same step

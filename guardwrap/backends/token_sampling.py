@@ -151,7 +151,7 @@ def _twisted(
 
 def _end(attempt: AttemptState) -> None:
     """End an attempt whose next tokens are all excluded, and cache that attempts end here."""
-    attempt.status, attempt.blame = "aborted", DEAD_END
+    attempt.status, attempt.blame = "dead_end", DEAD_END
     attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # there is a mask, as it excluded them
     if attempt.place is not None:
         attempt.place.end = attempt.status, attempt.blame

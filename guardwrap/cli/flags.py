@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from guardwrap.errors import UsageError
+from guardwrap.outcomes import Origin
 
 _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
-    r"draw from the model itself, (masked|twisted) with sampler=": (
-        r"draw from the model itself, \1, with --\1 sampler="
-    ),
-    r"draw from the model itself with sampler=": "draw from the model itself with --no-proposal sampler=",
     r"Repair\(\) continues a chat \(a list of messages\), and this prompt is none: .*": (
         'a repair turn continues a chat, and this prompt is plain text: add --chat, or give "messages" with --jsonl, '
         "or leave out the turns with --repair 0"
@@ -51,23 +48,12 @@ def told_in_flags() -> Iterator[None]:
         raise UsageError(in_flags(str(error))) from error.__cause__
 
 
-def as_said(advice: str, used_flags: Sequence[str]) -> str:
-    """Say which of the used options to leave out, if the advice is to draw from something else."""
-    for flag, kept in (("--no-proposal", None), ("--masked", "--masked"), ("--twisted", "--twisted")):
-        left_out = " and ".join(each for each in used_flags if each != kept)
-        if left_out and f" with {flag} " in advice:
-            return advice.replace(f" with {flag} ", f" without {left_out}, with {f'{kept} ' if kept else ''}")
-    return advice
-
-
-def by_places(advice: str, places: Sequence[str]) -> str:
-    """Replace prompt numbers in the advice of a plan by the places of the prompts in the input.
-
-    Examples
-    --------
-    >>> by_places("Budget(max_attempts=8), enough for prompt 2, which needs most", ["in.jsonl:1", "in.jsonl:7"])
-    'Budget(max_attempts=8), enough for in.jsonl:7, which needs most'
-    """
-    # Only these phrases of the advice itself: a proposal that it quotes may contain "prompt 2" as well.
-    numbered = r"\bprompt (\d+)(?= had no text|, which needs most)|(?<=\(the first is )number (\d+)(?=\))"
-    return re.sub(numbered, lambda match: places[int(match[1] or match[2]) - 1], advice)
+def switched_to(source: Origin, used_flags: Sequence[str]) -> str:
+    """Say which options to give, and which of the used ones to leave out, to draw from something else."""
+    if source.other:
+        return " with"
+    comma, kept = ("", "") if source.shape is None else (",", f"--{source.shape}")
+    left_out = " and ".join(each for each in used_flags if each != kept)
+    if left_out:
+        return f"{comma} without {left_out}, with{' ' * bool(kept)}{kept}"
+    return f"{comma} with {kept or '--no-proposal'}"

@@ -15,7 +15,7 @@ from guardwrap.cli.flags import in_flags
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers
-from guardwrap.errors import SpecError, UsageError, nearest
+from guardwrap.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,16 +66,15 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
     with ends_at_once():
         from guardwrap.constraints.files.catalogue_files import catalogue_names
         from guardwrap.constraints.files.coerce import as_constraint_file
+        from guardwrap.documents.validation import code_needs
 
     for name in files:
         if not Path(name).exists() and name in catalogue_names():
             raise UsageError(f"there is no file {name!r}; did you mean {PREFIX}{name}?")
     if allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
+    with code_needs("; pass --allow-code if you trust the file"):
         return as_constraint_file(files[0] if len(files) == 1 else list(files), allow_code=allow_code)
-    except SpecError as error:
-        raise type(error)(str(error).replace("allow_code=True", "--allow-code")) from None
 
 
 def generator_of(model: str, endpoint: str | None, dtype: str | None = None) -> Any:

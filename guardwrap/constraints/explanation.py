@@ -9,7 +9,7 @@ from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.kinds.text import Length, TextConstraint
+from guardwrap.constraints.kinds.text import Fault, Length, TextConstraint
 from guardwrap.documents.time_limits import judging
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Draw
@@ -28,7 +28,7 @@ class Rejection:
     @property
     def detail(self) -> str:
         """The path and the reason in one line; "" if neither is known."""
-        return self.reason if self.path is None else f"{self.path}: {self.reason}"
+        return str(Fault(self.reason, self.path))
 
     def __str__(self) -> str:
         return f"{quoted(self.part)} ({self.detail})" if self.detail else quoted(self.part)
@@ -89,23 +89,21 @@ def explain_draw(constraint: Constraint, draw: Draw) -> Explanation:
 
 
 def _rejection(part: Constraint, draw: Draw) -> Rejection:
-    fault = _fault(part, draw)
-    path, colon, reason = fault.partition(": ")
-    if colon and path.startswith("$"):
-        return Rejection(part.title, reason, path)
-    return Rejection(part.title, fault)
+    return Rejection(part.title, *_fault(part, draw))
 
 
-def _fault(part: Constraint, draw: Draw) -> str:
-    """Return what is wrong with a draw that a part rejects, in a few words; "" if the title says it all."""
+def _fault(part: Constraint, draw: Draw) -> Fault:
+    """Return what is wrong with a draw that a part rejects; nothing if the title says it all."""
     if isinstance(part, Wrapper):
         return _fault(part.of, draw)
-    if isinstance(part, TextConstraint | ToolCalls):
+    if isinstance(part, TextConstraint):
         return part.fault_of(draw)
+    if isinstance(part, ToolCalls):
+        return Fault(part.fault_of(draw))
     if isinstance(part, All | AnyOf):
         failed = [inner for inner in part.of if not run_check(inner, [draw])[0]]
-        return ", ".join(str(_rejection(inner, draw)) for inner in failed)
-    return _match(part.of, draw) if isinstance(part, Not) else ""
+        return Fault(", ".join(str(_rejection(inner, draw)) for inner in failed))
+    return Fault(_match(part.of, draw)) if isinstance(part, Not) else Fault()
 
 
 def _match(part: Constraint, draw: Draw) -> str:
@@ -113,7 +111,7 @@ def _match(part: Constraint, draw: Draw) -> str:
     if isinstance(part, Wrapper):
         return _match(part.of, draw)
     if isinstance(part, Not):
-        return _fault(part.of, draw)
+        return str(_fault(part.of, draw))
     if isinstance(part, TextConstraint):
         return part.match_of(draw)
     if isinstance(part, All | AnyOf):

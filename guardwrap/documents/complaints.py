@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -44,28 +44,36 @@ MOST_MISTAKES = 10
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def mistakes_in(error: ValidationError, data: Any, kind: TypeAdapter[Any]) -> list[tuple[Location, str]]:
-    """Return pydantic's errors about some data as places with their problems, in one line each.
+class Mistake(NamedTuple):
+    """An error in data: its place, and the problem in one line."""
+
+    location: Location
+    problem: str
+    brief: str = ""  # the problem without the names that would be valid, if one of them is close
+
+
+def mistakes_in(error: ValidationError, data: Any, kind: TypeAdapter[Any]) -> list[Mistake]:
+    """Return pydantic's errors about some data.
 
     The most helpful one comes first, and there is one for each place. After ``MOST_MISTAKES`` places, the last entry
     has no place and says how many more there are.
     """
     schema = cache(lambda: _schema(kind))
     errors: list[Any] = list(error.errors(include_url=False, include_input=False))
-    mistakes: list[tuple[Location, str]] = []
+    mistakes: list[Mistake] = []
     while errors and len(mistakes) < MOST_MISTAKES:
-        location, problem, errors = _first_complaint(errors, data, lambda at: _fields(schema(), data, at))
-        mistakes.append((location, one_line(problem)))
+        mistake, errors = _first_complaint(errors, data, lambda at: _fields(schema(), data, at))
+        mistakes.append(mistake)
     if errors:
         more = len({_place(each, data) for each in errors})
-        mistakes.append(((), counted(more, "more mistake")))
+        mistakes.append(Mistake((), counted(more, "more mistake")))
     return mistakes
 
 
 def _first_complaint(
     errors: Sequence[Any], data: Any, fields: Callable[[Location], list[str]]
-) -> tuple[Location, str, list[Any]]:
-    """Choose the most helpful of pydantic's errors. Return its place, the problem, and the errors about other places.
+) -> tuple[Mistake, list[Any]]:
+    """Choose the most helpful of pydantic's errors. Return it, and the errors about other places.
 
     ``fields`` returns the valid fields of the mapping at a location.
     """
@@ -76,6 +84,7 @@ def _first_complaint(
     key = str(location[-1]) if location else ""
     context = first.get("ctx", {})
     others = [error for error in errors if _is_elsewhere(_place(error, data), location)]
+    brief = ""
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD and (inner := _wanted_inside(errors, location, data)) is not None:
             problem = f"field {key!r} belongs to {_place(inner, data)[-2]!r} above it: indent it like the fields there"
@@ -91,6 +100,7 @@ def _first_complaint(
                 close = close or f" (did you mean {missing[0]!r}, which is missing?)"
                 if repr(missing[0]) in close:
                     others = [e for e in others if _place(e, data) != (*location[:-1], missing[0])]
+            brief = f"unknown field {short(key)}{close}" if close else ""
             problem = f"unknown field {short(key)}{close}{known_are}"
         case "missing" | "missing_argument":
             problem, location = f"needs a field {key!r}", location[:-1]
@@ -98,9 +108,11 @@ def _first_complaint(
             tag, known = str(context["tag"]), _listed(context["expected_tags"])
             field = str(context["discriminator"]).strip("'")
             location = (*location, field)
-            problem = f"unknown {field} {short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
+            close = nearest(tag, known)
+            brief = f"unknown {field} {short(tag)}{close}" if close else ""
+            problem = f"unknown {field} {short(tag)}{close}; known: {', '.join(sorted(known))}"
             if tag in _NAMED:
-                problem = f"{short(tag)} is not a kind; {_NAMED[tag]} instead of this mapping"
+                problem, brief = f"{short(tag)} is not a kind; {_NAMED[tag]} instead of this mapping", ""
         case "union_tag_not_found":
             problem = f"needs a field {context['discriminator']}"
             value = _value(data, location)
@@ -133,7 +145,7 @@ def _first_complaint(
                 problem += "; combine several with kind: all"
         case _:
             problem = str(first["msg"])
-    return location, problem, others
+    return Mistake(location, one_line(problem), one_line(brief) if brief else ""), others
 
 
 def _place(error: Any, data: Any) -> Location:

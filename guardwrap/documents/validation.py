@@ -6,15 +6,17 @@ Errors are one line: path, line number, place in the file, problem, and the near
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError, ValidationInfo
 
-from guardwrap.documents.complaints import Location, mistakes_in
+from guardwrap.documents.complaints import Location, Mistake, mistakes_in
 from guardwrap.documents.yaml_nodes import NodeReader, compose, one_line, read_text, reading, short
 from guardwrap.errors import ForeignFile, SpecError
 
@@ -25,10 +27,29 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class Invalid(ValueError):
     """Data is not valid. This becomes a GuardwrapError before it reaches the user."""
 
-    def __init__(self, location: Location, first: str, others: Sequence[tuple[Location, str]] = ()) -> None:
+    def __init__(self, location: Location, first: str, others: Sequence[Mistake] = ()) -> None:
         self.location, self.first, self.others = location, first, others
         self.problem = first + _listing(others)
         super().__init__(f"{dotted(location)}: {self.problem}" if location else self.problem)
+
+
+_FOR_CODE: ContextVar[str] = ContextVar("for_code", default="; pass allow_code=True if you trust the file")
+
+
+@contextmanager
+def code_needs(way_out: str) -> Iterator[None]:
+    """Let errors about code or servers that a document names end with this way out."""
+    token = _FOR_CODE.set(way_out)
+    try:
+        yield
+    finally:
+        _FOR_CODE.reset(token)
+
+
+def require_code_allowed(info: ValidationInfo, named: str) -> None:
+    """Raise ValueError for a document that names Python code or a server, unless the caller passed ``allow_code``."""
+    if not (info.context or {}).get("allow_code"):
+        raise ValueError(f"names {named}{_FOR_CODE.get()}")
 
 
 class Elsewhere(Exception):  # not a ValueError, which pydantic would report as a mistake in this file
@@ -114,24 +135,23 @@ def validated(data: Any, kind: TypeAdapter[_T], **context: Any) -> _T:
     except Elsewhere as elsewhere:
         raise elsewhere.error from None
     except ValidationError as error:
-        (location, problem), *others = mistakes_in(error, data, kind)
-        raise Invalid(location, problem, others) from None
+        first, *others = mistakes_in(error, data, kind)
+        raise Invalid(first.location, first.problem, others) from None
 
 
 def _refuse(value: Any) -> Any:
     raise Invalid((), f"{short(value)} has the type {type(value).__name__}, which YAML does not support")
 
 
-def _listing(others: Sequence[tuple[Location, str]], line: Callable[[Location], int] | None = None) -> str:
+def _listing(others: Sequence[Mistake], line: Callable[[Location], int] | None = None) -> str:
     """List further mistakes with their places, and without the names that would be valid if one of them is close."""
     if not others:
         return ""
     mistakes = []
-    for location, problem in others:
-        brief, known, _ = problem.partition("; known: ")
+    for location, problem, brief in others:
         where = "" if line is None or not location else f"line {line(location)}: "
         where += f"{dotted(location)}: " if location else ""
-        mistakes.append(where + (brief if known and "did you mean" in brief else problem))
+        mistakes.append(where + (brief or problem))
     return f"; also {'; '.join(mistakes)}"
 
 

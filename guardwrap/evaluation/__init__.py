@@ -1,6 +1,5 @@
 """Comparison of proposals and samplers: attempts are recorded once; figures, plots and a report follow from them.
 
-``evaluation_settings`` (one YAML file) → ``recording`` (attempts, as JSON Lines) → ``figures`` with ``tradeoff`` and
-``reach`` (pure functions) → ``evaluation_report`` (a page). ``evaluation_run`` does all of it. This package does not
-import torch.
+``evaluation_settings`` (one YAML file) → ``recording`` (attempts, as JSON Lines) → ``figures`` with ``tradeoff``
+(pure functions) → ``evaluation_report`` (a page). ``evaluation_run`` does all of it, without torch.
 """

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guardwrap.evaluation.figures import ProposalFigures
-from guardwrap.evaluation.notes import ENOUGH, heavy_in, sees_all_of_g
-from guardwrap.evaluation.summary import Evaluation
-from guardwrap.evaluation.tradeoff import CURVES, Point
+from guardwrap.evaluation.figures import ENOUGH, Evaluation, ProposalFigures, heavy_in, sees_all_of_g
+from guardwrap.evaluation.tradeoff import CURVES, Point, sampler_in_words
 from guardwrap.formatting import digits, tail_in_words, upwards
-from guardwrap.metrics.rates import times_fewer
+from guardwrap.metrics.intervals import times_fewer
 from guardwrap.outcomes import FEW, Estimate
+from guardwrap.report.blocks import in_words
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
-from guardwrap.report.plain_words import in_words
 from guardwrap.samplers.protocol import NEAR
 
 _MORE = 4
@@ -26,7 +24,8 @@ _MORE = 4
 class _Way:
     """A way to draw texts, with its figures for each prompt."""
 
-    name: str  # its name in claims
+    name: str  # its name at the beginning of a sentence, and inside one
+    inside: str
     saved: Sequence[Estimate]  # for each prompt, attempts per text of the model itself divided by those of this way
     distances: Sequence[Estimate]  # for each prompt, the total variation distance to g
     limit: float  # the distance that is close enough
@@ -45,7 +44,7 @@ class _Way:
     def near(self) -> Answer:
         answers = zip(self.believed, self.worth, map(self._near, self.distances), strict=True)
         return worst(
-            "undecided" if worth < FEW or (answer == "holds" and not believed) else answer
+            Answer.UNDECIDED if worth < FEW or (answer == Answer.HOLDS and not believed) else answer
             for believed, worth, answer in answers
         )
 
@@ -68,11 +67,11 @@ def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
         if furthest is None:
             continue
         rule = f"at most {way.limit:g}"
-        if way.near == "undecided" and min(way.worth) < FEW:
+        if way.near == Answer.UNDECIDED and min(way.worth) < FEW:
             rule += f"; but these attempts are worth only {digits(min(way.worth))} draws of g"
-        elif way.near == "undecided" and way.heavy is not None:
+        elif way.near == Answer.UNDECIDED and way.heavy is not None:
             rule += f"; but {tail_in_words(way.heavy)}"
-        elif way.near == "undecided" and furthest.high <= way.limit:
+        elif way.near == Answer.UNDECIDED and furthest.high <= way.limit:
             rule += "; but these attempts may miss part of g, see the notes"
         sentence = f"{way.name} comes within a total variation distance of {way.limit:g} of the target{every}"
         claims.append(Claim(sentence, way.near, furthest, rule))
@@ -82,11 +81,11 @@ def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
 def next_step(evaluation: Evaluation) -> str:
     """Recommend what to do, in one or two sentences."""
     ways = [way for way in _ways(evaluation) if way.distances]
-    good = [way for way in ways if way.near == way.cheap == "holds"]
+    good = [way for way in ways if way.near == way.cheap == Answer.HOLDS]
     if good:
         best = max(good, key=lambda way: way.saves.low)
         return (
-            f"Use {_inside(best.name)}: its texts are within a total variation distance of {best.limit:g} of the "
+            f"Use {best.inside}: its texts are within a total variation distance of {best.limit:g} of the "
             f"target, and take {in_words(best.saves.value)} times fewer attempts than those of the model itself."
         )
     settings = evaluation.settings
@@ -99,7 +98,7 @@ def next_step(evaluation: Evaluation) -> str:
     rarest = min(prompt.base.figures["acceptance_rate"].value for prompt in evaluation.prompts)
     costs = f"which is exact and takes about {digits(1 / rarest)} attempts per text"
     costs += " for the prompt with the lowest acceptance rate" if len(evaluation.prompts) > 1 else ""
-    open_still = [way for way in ways if "does not hold" not in (way.near, way.cheap)]
+    open_still = [way for way in ways if Answer.FAILS not in (way.near, way.cheap)]
     promising = [way for way in open_still if way.promising]
     if promising:
         least = min(worth for way in promising for worth in way.worth)
@@ -122,12 +121,7 @@ def next_step(evaluation: Evaluation) -> str:
 
 
 def _any_of(ways: Sequence[_Way]) -> str:
-    return " or ".join(dict.fromkeys(_inside(way.name) for way in ways))
-
-
-def _inside(name: str) -> str:
-    """Return a name in the form that it has inside a sentence."""
-    return name[0].lower() + name[1:] if name.startswith("Rejection") else name
+    return " or ".join(dict.fromkeys(way.inside for way in ways))
 
 
 def _ways(evaluation: Evaluation) -> list[_Way]:
@@ -144,11 +138,12 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         promising = all(draws / of.attempts > rate.value for draws, of, rate in zip(worth, all_of, rates, strict=False))
         tails = [k for of in all_of if (k := heavy_in(of.figures)) is not None]
         heavy = max(tails, key=lambda k: -math.inf if math.isnan(k) else k, default=None)
-        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth, promising, heavy))
+        names = f"Rejection sampling from {name}", f"rejection sampling from {name}"
+        found.append(_Way(*names, saved, distances, NEAR, few, worth, promising, heavy))
         if not distances:
             continue
         own = [_settings_own(of) for of in all_of]
-        title = f"{own[0].sampler.removeprefix('sampler: ')} from {name}" if own[0] is not None else ""
+        title = f"{sampler_in_words(evaluation.settings.sampler or '')} from {name}"
         for picked, called, within in (
             ([_qrs(of) for of in all_of], f"QRS from {name}", NEAR),
             (own, title, _target(evaluation.settings.sampler)),
@@ -163,7 +158,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
                 times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
                 for base, point in zip(rates, points, strict=True)
             ]
-            found.append(_Way(called, costs, far, within, believed, worth, promising, heavy))
+            found.append(_Way(called, called, costs, far, within, believed, worth, promising, heavy))
     return found
 
 
@@ -176,7 +171,7 @@ def _qrs(found: ProposalFigures) -> Point | None:
     picked = None
     for point in reversed([point for point in found.samplers if point.sampler == "qrs"]):
         tvd = point.figures.get("tvd")
-        near = isinstance(tvd, Estimate) and below(tvd, NEAR) == "holds"
+        near = isinstance(tvd, Estimate) and below(tvd, NEAR) == Answer.HOLDS
         if picked is None or near:
             picked = point
         if not near:

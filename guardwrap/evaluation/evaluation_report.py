@@ -9,11 +9,11 @@ from pathlib import Path
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_claims import claims_of_evaluation, next_step
 from guardwrap.evaluation.evaluation_settings import BASE
-from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
-from guardwrap.evaluation.summary import LABELS, Evaluation, mean_over_prompts
+from guardwrap.evaluation.figures import LABELS, Evaluation, PromptFigures, ProposalFigures, mean_over_prompts
 from guardwrap.evaluation.tradeoff import CURVES, Point
 from guardwrap.outcomes import FEW, Estimate, exactly
 from guardwrap.report.blocks import (
+    UNKNOWN,
     Bar,
     Bars,
     Block,
@@ -30,10 +30,11 @@ from guardwrap.report.blocks import (
     Table,
     Text,
     Texts,
+    cost_against_distance,
+    in_words,
+    minus_log,
 )
 from guardwrap.report.claims import table_of
-from guardwrap.report.diagonal import cost_against_distance, minus_log
-from guardwrap.report.plain_words import UNKNOWN, in_words
 from guardwrap.report.result_files import loads, text_of, validated_as
 
 _MODEL = "the model itself"

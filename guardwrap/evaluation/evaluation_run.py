@@ -24,9 +24,8 @@ from guardwrap.evaluation.evaluation_settings import (
     position_to_compare,
     shaped_proposal,
 )
-from guardwrap.evaluation.figures import PromptFigures, figures_of
+from guardwrap.evaluation.figures import Evaluation, PromptFigures, figures_of
 from guardwrap.evaluation.recording import AttemptSource, Tick, record, recording_path
-from guardwrap.evaluation.summary import Evaluation
 from guardwrap.report.charts import methods_of, png_of
 from guardwrap.report.figure_export import require_matplotlib
 from guardwrap.report.html import html_report

@@ -15,7 +15,7 @@ import numpy as np
 
 from guardwrap.documents.inputs import irregular
 from guardwrap.errors import UsageError
-from guardwrap.proposals import OR_REJECTION
+from guardwrap.proposals import Unweighable
 from guardwrap.samplers import Attempt, from_row, to_row
 
 CHUNK = 1000
@@ -90,11 +90,9 @@ def record(
                     **proposal(),
                     **law["generation"],
                 )
-            except UsageError as error:
-                if (problem := str(error)) == (without := problem.removesuffix(OR_REJECTION)):
-                    raise
-                way_out = re.sub(r"pass (\w+)=(\w+)$", r"write \1: \2", without)
-                raise UsageError(f"generation: {way_out}") from None
+            except Unweighable as error:
+                needed = ", ".join(f"{name}: {json.dumps(value)}" for name, value in error.settings.items())
+                raise UsageError(f"generation: {error.why}; write {needed}") from None
             if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
                 raise UsageError(f"the source did not return the requested {wanted} attempts per prompt")
             file.write(_line({"attempts": [[to_row(a) for a in attempts] for attempts in chunk]}))

@@ -4,26 +4,27 @@ They are functions of plain arrays. ``Estimate`` is a value with its 95 % interv
 """
 
 from guardwrap.metrics.chains import autocorrelation, r_hat
-from guardwrap.metrics.divergence import kl_gold_guarded, kl_gold_proposal, tvd_gold_guarded
-from guardwrap.metrics.diversity import self_bleu, semantic_similarity
-from guardwrap.metrics.from_gold import (
+from guardwrap.metrics.divergence import (
     kl_gold_base,
+    kl_gold_guarded,
     kl_gold_guarded_from_gold,
+    kl_gold_proposal,
     kl_gold_proposal_from_gold,
     theorem2_residual,
+    tvd_gold_guarded,
 )
+from guardwrap.metrics.diversity import self_bleu, semantic_similarity
+from guardwrap.metrics.intervals import acceptance_rate
 from guardwrap.metrics.position import (
     position_bins,
     position_histogram,
     positivity_by_sentence,
+    projected_kl,
     relative_position,
     spans,
 )
-from guardwrap.metrics.projected import projected_kl
 from guardwrap.metrics.qrs_estimates import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
-from guardwrap.metrics.rates import acceptance_rate
-from guardwrap.metrics.tails import pareto_k, pareto_k_limit
-from guardwrap.metrics.weights import effective_sample_size, partition
+from guardwrap.metrics.weights import effective_sample_size, pareto_k, pareto_k_limit, partition
 
 __all__ = [
     "acceptance_rate",

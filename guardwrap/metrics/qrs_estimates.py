@@ -19,8 +19,7 @@ from scipy.optimize import brentq
 
 from guardwrap.errors import UsageError
 from guardwrap.metrics.divergence import kl_to_sampler, tvd_to_sampler
-from guardwrap.metrics.intervals import Floats, clip, mean_interval
-from guardwrap.metrics.rates import acceptance_rate
+from guardwrap.metrics.intervals import Floats, acceptance_rate, clip, mean_interval
 from guardwrap.metrics.weights import read_weights, scaled
 from guardwrap.outcomes import Estimate
 

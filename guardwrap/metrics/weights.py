@@ -2,6 +2,10 @@
 
 ``log_weights`` is an array ``[attempts]`` for a fixed number of iid attempts from the proposal a', in nats:
 log w(y) = log P(y) / a'(y) with P(y) = a(y) b(y), so log a(y) - log a'(y) where b(y) = 1 and -inf where b(y) = 0.
+
+An estimate from weights depends on the largest of them, which are the rarest. If the weights' tail is heavy, attempts
+so far are likely to lack the weights that matter most, and an interval computed from them misses the truth. The tail
+index k of a generalized Pareto distribution shows that: its moments of order 1/k and above are infinite.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import logsumexp
 
 from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife, mean_interval, numbers
@@ -129,3 +134,123 @@ def effective_sample_size(log_weights: ArrayLike) -> Estimate:
         return Estimate(value, 0.0, float(size))
     spread = clip(jackknife(np.stack([w, w**2]), lambda mean: mean[1] / mean[0] ** 2, accepted - 1), 1.0)
     return Estimate(value, min(size / spread.high, value), max(size / spread.low, value))
+
+
+_SHORTEST = 5
+"""The fewest weights in a tail to which a distribution is fitted, as in PSIS."""
+
+LEAST_WEIGHTS = 21
+"""The fewest weights that have a tail of ``_SHORTEST``, which is a fifth of them."""
+
+_EQUAL = 0.01
+"""Range of log-weights, in nats, within which they count as equal: the distance that they show is below 0.01."""
+
+_PRIOR, _PRIOR_WEIGHTS = 0.5, 10
+"""PSIS draws k toward 0.5 as strongly as 10 further weights in the tail would."""
+
+
+def pareto_k(log_weights: ArrayLike) -> Estimate:
+    """Estimate the tail index k of the weights above 0: 0 for a light tail, negative for a bounded one.
+
+    From k = 0.5 on the weights' variance is infinite, from k = 1 on their mean.
+
+    Parameters
+    ----------
+    log_weights
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0. Those are left out, because they say
+        nothing about the tail.
+
+    Returns
+    -------
+    Estimate
+        k of the generalized Pareto distribution of the largest min(S / 5, 3 √S) of S weights (Vehtari, Simpson, Gelman,
+        Yao and Gabry, "Pareto Smoothed Importance Sampling", JMLR 2024), by the estimator of Zhang and Stephens (2009)
+        with the weakly informative prior of PSIS. The interval has the standard error (1 + k) / √(M + 10) for a tail of
+        M weights: that of the maximum-likelihood estimate (Smith 1987), with the prior as 10 further ones. In
+        measurements with 100 to 10 000 Pareto-distributed weights, it contained k in 93 to 97 % of cases for k from 0
+        to 0.7, and in 87 to 95 % for k = 1; the prior makes k of bounded weights too large. NaN with the interval from
+        -inf to inf for fewer than 21 weights, whose tail is too short. -inf if all are equal to within 0.01 nats: they
+        have no tail. Where texts repeat, weights equal to the largest one before the tail are left out of it; if fewer
+        than five are left, the tail begins above a smaller weight.
+
+    Raises
+    ------
+    UsageError
+        If ``log_weights`` is empty, or one is NaN or +inf.
+    NoAcceptance
+        If no log-weight is finite.
+
+    Notes
+    -----
+    ``scipy.stats.genpareto.fit`` maximizes the likelihood, which is another estimator, without the prior and unstable
+    for short tails. arviz-stats has this one, but only as part of a function that smooths weights, and requires
+    NumPy 2. For 30 lines that is not worth a dependency. The results agree with version 0.8.0 of arviz-stats.
+    """
+    log_w = read_weights(log_weights)
+    log_w = log_w[log_w > -math.inf]
+    if float(np.ptp(log_w)) <= _EQUAL:
+        return Estimate(-math.inf, -math.inf, -math.inf)
+    if len(log_w) < LEAST_WEIGHTS:
+        return Estimate(math.nan, -math.inf, math.inf)
+    beyond = _exceedances(np.sort(scaled(log_w)[0]))
+    size = len(beyond) + _PRIOR_WEIGHTS
+    k = (len(beyond) * _zhang_stephens(beyond) + _PRIOR_WEIGHTS * _PRIOR) / size
+    error = 1.96 * max(1 + k, 0.5) / math.sqrt(size)
+    return Estimate(k, k - error, k + error)
+
+
+def pareto_k_limit(weights: int) -> float:
+    """Return the k above which estimates from weights are unreliable.
+
+    Parameters
+    ----------
+    weights
+        Number S of weights above 0.
+
+    Returns
+    -------
+    float
+        min(1 - 1 / log10(S), 0.7), equation 13 of Vehtari et al. (2024); -inf for a single weight.
+    """
+    return min(1 - 1 / math.log10(weights), 0.7) if weights > 1 else -math.inf
+
+
+def too_heavy(log_weights: Floats) -> bool:
+    """Return whether k is above its limit, or unknown because there are too few weights.
+
+    Parameters
+    ----------
+    log_weights
+        log w(y) of each attempt in nats, ``[attempts]``; at least one is above -inf.
+    """
+    k = pareto_k(log_weights).value
+    return k != -math.inf and not k <= pareto_k_limit(int((log_weights > -math.inf).sum()))
+
+
+def _exceedances(weights: Floats) -> Floats:
+    """Return how far the tail's weights are above the largest weight before the tail, in ascending order."""
+    length = math.ceil(min(len(weights) / 5, 3 * math.sqrt(len(weights))))
+    start = int(np.searchsorted(weights, weights[-length - 1], side="right"))
+    while len(weights) - start < _SHORTEST:  # many equal weights; the tail begins above a smaller one
+        start = int(np.searchsorted(weights, weights[start - 1], side="left"))
+    return weights[start:] - (weights[start - 1] if start else 0.0)
+
+
+def _zhang_stephens(beyond: Floats) -> float:
+    """Estimate k of a generalized Pareto distribution by the empirical Bayes estimator of Zhang and Stephens (2009).
+
+    Parameters
+    ----------
+    beyond
+        Values above 0 in ascending order, ``[n]``.
+    """
+    size = len(beyond)
+    points = 30 + math.isqrt(size)
+    quartile = beyond[int(size / 4 + 0.5) - 1]
+    # θ = -k / σ, at quantiles of a prior whose scale is that of the data
+    theta = 1 / beyond[-1] + (1 - np.sqrt(points / (np.arange(points) + 0.5))) / (3 * quartile)
+    theta = theta[theta != 0]
+    k = np.log1p(-theta[:, None] * beyond).mean(axis=1)
+    log_likelihood = size * (np.log(-theta / k) - k - 1)
+    posterior = np.exp(log_likelihood - logsumexp(log_likelihood))
+    return float(np.log1p(-float(posterior @ theta) * beyond).mean())

@@ -1,7 +1,7 @@
 """Attempts, outcomes and reports of prompts: plain frozen data, and the words for it.
 
 Begin with ``outcome``, which defines ``Draw``, ``Report`` and ``Outcome``. ``estimates`` has figures with their
-intervals, ``obstacle`` the settings that leave no text, ``remedies`` what helps, and ``report_words`` the words.
+intervals, ``origins`` where texts come from, ``remedies`` what helps, and ``report_words`` the words.
 """
 
 from guardwrap.outcomes.estimates import (
@@ -15,34 +15,34 @@ from guardwrap.outcomes.estimates import (
     tail_and_limit,
     without_end,
 )
-from guardwrap.outcomes.obstacle import Obstacle
+from guardwrap.outcomes.origins import EXACT, ITSELF, Closeness, Distribution, Origin, Shape
 from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
-from guardwrap.outcomes.remedies import Remedy
+from guardwrap.outcomes.remedies import Obstacle, Remedy
 from guardwrap.outcomes.report_words import (
-    APPROXIMATE,
-    EXACT,
     MANY_CUT_OFF,
     NO_CALL,
-    OTHER,
     SAMPLER,
     report_blame,
     withheld,
 )
 
 __all__ = [
-    "APPROXIMATE",
     "EXACT",
     "FEW",
+    "ITSELF",
     "MANY_CUT_OFF",
     "NO_CALL",
-    "OTHER",
     "SAMPLER",
+    "Closeness",
+    "Distribution",
     "Draw",
     "Estimate",
     "Obstacle",
+    "Origin",
     "Outcome",
     "Remedy",
     "Report",
+    "Shape",
     "Usage",
     "bounded",
     "estimate_of",

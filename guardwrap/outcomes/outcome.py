@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError
 from guardwrap.outcomes.estimates import Estimate, plain
-from guardwrap.outcomes.obstacle import Obstacle
-from guardwrap.outcomes.remedies import Remedy
-from guardwrap.outcomes.report_words import report_advice, report_headline, report_in_words
+from guardwrap.outcomes.origins import ITSELF, Distribution, Origin
+from guardwrap.outcomes.remedies import Obstacle, Remedy
+from guardwrap.outcomes.report_words import SAMPLER, report_advice, report_headline, report_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,11 @@ class Report:
 
     Parameters
     ----------
-    drawn_from
-        The distribution of the texts, in words. It begins with ``"exactly"`` or ``"approximately"`` if that is your
-        model's own distribution, given the constraint (g), and with ``"not"`` if it is another one. ``"nothing"`` if
-        there is no text, with the reason after a colon if it is the sampler's.
+    distribution
+        The distribution of the texts: its ``closeness`` to your model's own distribution, given the constraint (g), is
+        ``"exact"``, ``"approximate"``, ``"other"``, ``"biased"`` (by a deadline), ``"search"`` (greedy or beam search),
+        ``"nothing"`` (there is no text) or ``"unknown"`` (a sampler of your own describes it); its ``detail`` is in
+        words. JSON has the closeness.
     sampler
         Name of the sampler.
     seed
@@ -135,9 +137,8 @@ class Report:
     acceptance
         Acceptance rate AR = E_{a'} b, the share of attempts that satisfy the constraint, with its 95 % interval; None
         if attempts are not independent draws.
-    rejections
-        For each part of the constraint, the number of attempts that it was the first to reject; for
-        ``"the sampler"``, those that satisfied the constraint and were not returned.
+    rejected
+        For each part of the constraint, the number of attempts that it was the first to reject.
     constraint
         Digest of the constraint.
     mode
@@ -152,8 +153,8 @@ class Report:
         The sampler's figures by name: its cost, and its distance to g.
     notes
         Further remarks, one sentence each.
-    proposal
-        What attempts were drawn from, in words; None for the model itself.
+    origin
+        What attempts were drawn from: another model, prompt or adapter, and whether tokens were masked or twisted.
     cut_off
         Attempts that violate the constraint and were cut off by the token limit or by ``max_time``.
     places
@@ -176,9 +177,11 @@ class Report:
         What this call can change to get the missing texts, most effective first: ``"time"``, ``"sampling"``,
         ``"settings"`` (those of ``obstacle``), ``"texts"`` (settings such as ``top_k``), ``"length"``, ``"mask"``,
         ``"budget"``, ``"constraint"``, ``"prompt"``. Empty if none are missing.
+    passed_over
+        Attempts that satisfied the constraint and were not returned by the sampler, with those of its pilot.
     """
 
-    drawn_from: str
+    distribution: Distribution
     sampler: str
     seed: int
     requested: int
@@ -187,13 +190,13 @@ class Report:
     usage: Usage
     budget: Budget
     acceptance: Estimate | None
-    rejections: Mapping[str, int]
+    rejected: Mapping[str, int]
     constraint: str
     mode: str = "refill"
     fallback: bool = False
     evidence: Mapping[str, Estimate | float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    proposal: str | None = None
+    origin: Origin = ITSELF
     cut_off: int = 0
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     obstacle: Obstacle | None = None
@@ -201,6 +204,22 @@ class Report:
     prompt_tokens: int | None = None
     stopped: int = 0
     remedies: tuple[Remedy, ...] = ()
+    passed_over: int = 0
+
+    @property
+    def drawn_from(self) -> str:
+        """The distribution of the texts, in words."""
+        return str(self.distribution)
+
+    @property
+    def proposal(self) -> str | None:
+        """What attempts were drawn from, in words; None for the model itself."""
+        return None if self.origin == ITSELF else str(self.origin)
+
+    @property
+    def rejections(self) -> dict[str, int]:
+        """``rejected`` by the parts of the constraint, and ``passed_over`` by ``"the sampler"``."""
+        return dict((Counter(self.rejected) + Counter({SAMPLER: self.passed_over})).most_common())
 
     @property
     def missing(self) -> int:
@@ -217,7 +236,9 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types; infinite and unknown figures are None."""
-        data: dict[str, Any] = plain(self)
+        words = {"drawn_from": self.drawn_from, "proposal": self.proposal, "rejections": self.rejections}
+        data: dict[str, Any] = words | plain(self) | {"distribution": self.distribution.closeness.value}
+        del data["origin"], data["rejected"]
         return data
 
     def __str__(self) -> str:

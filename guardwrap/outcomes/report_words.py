@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, cast
 from guardwrap.errors import quoted
 from guardwrap.formatting import LARGE, blamed, counted, digits, one_of
 from guardwrap.outcomes.estimates import FEW, Estimate, heavy_tail, tail_and_limit, without_end
+from guardwrap.outcomes.origins import ITSELF, Closeness
 from guardwrap.outcomes.remedies import Remedy
 
 if TYPE_CHECKING:
     from guardwrap.outcomes.outcome import Report
 
 SAMPLER = "the sampler"
-"""The key of the sampler in ``Report.rejections``, next to the labels of the constraint's parts."""
+"""The name of the sampler in ``Report.rejections``, next to the titles of the constraint's parts."""
 
 MANY_CUT_OFF = 0.1
 """Share of attempts cut off by the token limit above which the advice mentions ``max_new_tokens``."""
@@ -24,13 +25,6 @@ _DISTANCES = ("tvd", "kl")
 
 _SHOWN = 3
 """How many places a printed report shows for each part."""
-
-EXACT = "exactly your model's own distribution, given the constraint (g)"
-APPROXIMATE = "approximately your model's own distribution, given the constraint (g)"
-OTHER = "not your model's own distribution"
-"""How ``Report.drawn_from`` begins."""
-
-_SATISFY = "as your model writes them when they satisfy the constraint"
 
 _ENDED = {
     "max_attempts": "the budget of attempts is spent",
@@ -69,20 +63,20 @@ def report_headline(report: Report) -> str:
 
 
 def _origin(report: Report) -> str:
-    words, one = report.drawn_from, report.accepted == 1
-    satisfy = _SATISFY.replace("them when they satisfy", "it when it satisfies") if one else _SATISFY
+    closeness, one = report.distribution.closeness, report.accepted == 1
+    satisfy = f"as your model writes {'it when it satisfies' if one else 'them when they satisfy'} the constraint"
     every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
     follow = "does not follow" if one else "do not follow"
-    if words.startswith("exactly"):
+    if closeness is Closeness.EXACT:
         return f"exactly {satisfy}"
-    if words.startswith("approximately"):
+    if closeness is Closeness.APPROXIMATE:
         nearness = _nearness(report)
         return f"{nearness} {satisfy}" if nearness else f"{every}; the distance to your model's own texts is unknown"
-    if words.startswith(OTHER):
+    if closeness is Closeness.OTHER:
         return f"{every} but {follow} your model's own distribution"
-    if words.startswith("biased"):
+    if closeness is Closeness.BIASED:
         return f"{every}; the deadline favors short ones"
-    return f"{every}; {words}"
+    return f"{every}; {report.drawn_from}"
 
 
 def _nearness(report: Report) -> str:
@@ -135,12 +129,12 @@ def report_blame(report: Report) -> str:
     if not report.usage.attempts and report.ended in _BY_CLOCK:
         learned = report.usage.learning_seconds
         return f"learning a twist took {learned:.1f} s of it; " if learned >= 0.05 else ""
-    begun, _, lacked = report.drawn_from.partition(": ")
-    why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", report.evidence.get("pilot_attempts")
+    (closeness, detail), pilot = report.distribution, report.evidence.get("pilot_attempts")
+    why = f"{detail}; " if closeness is Closeness.NOTHING and detail else ""
     if pilot and not why:
         why = f"the sampler's pilot took {pilot} of {report.usage.attempts:,} attempts; "
     # A pilot's attempts are never returned, so they are not evidence against the sampler.
-    parts = {label: count for label, count in report.rejections.items() if not (why and label == SAMPLER)}
+    parts = report.rejected if why else report.rejections
     worst = [
         f"{quoted(label)} rejected {of}{_most_often_at(report, label)}"
         for label, of in blamed(parts, report.usage.attempts).items()
@@ -158,7 +152,7 @@ def report_blame(report: Report) -> str:
 def _without_fallback(report: Report) -> str:
     said = [_in_words(remedy, report) for remedy in report.remedies]
     remedies = [words for words in said if words] or ["weaken the constraint"]
-    away = report.proposal is not None and report.sampler in ("qrs", "imh") and Remedy.BUDGET in report.remedies
+    away = report.origin != ITSELF and report.sampler in ("qrs", "imh") and Remedy.BUDGET in report.remedies
     plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
     return f"{report_blame(report)}{one_of(remedies)}{plan}"
 
@@ -201,12 +195,11 @@ def report_in_words(report: Report) -> str:
     rows = [("cost", cost), ("drawn from", f"{report.drawn_from}; sampler {report.sampler}, seed {report.seed}")]
     if report.ended != "complete":
         rows.append(("ended by", report.ended))
-    if report.proposal is not None and not report.drawn_from.startswith(OTHER):
-        rows.append(("attempts from", report.proposal))
+    if report.origin != ITSELF and report.distribution.closeness is not Closeness.OTHER:
+        rows.append(("attempts from", str(report.origin)))
     if report.acceptance is not None:
         rows.append(("acceptance", f"{report.acceptance} (95 % interval)"))
-    figures, parts = dict(report.evidence), dict(report.rejections)
-    unlucky = parts.pop(SAMPLER, 0)
+    figures, unlucky = dict(report.evidence), report.passed_over
     if "pilot_attempts" in figures:  # a pilot's attempts are never returned, so the sampler did not reject them
         pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
         rows.append(("pilot", f"{pilot:,} attempts to set β, of which {kept:,} satisfied the constraint"))
@@ -220,10 +213,10 @@ def report_in_words(report: Report) -> str:
         elif name in _DISTANCES and heavy is not None and isinstance(figure, Estimate):
             words = without_end(figure, heavy)
         rows.append((name.replace("_", " "), words))
-    for label, of in blamed(parts, use.attempts).items():
+    for label, of in blamed(report.rejected, use.attempts).items():
         rows.append(("rejected by", f"{label}: {of}"))
         places = sorted(report.places.get(label, {}).items(), key=lambda item: -item[1])
-        rows += [("  where", f"{place}: {count:,} of {parts[label]:,}") for place, count in places[:_SHOWN]]
+        rows += [("  where", f"{place}: {count:,} of {report.rejected[label]:,}") for place, count in places[:_SHOWN]]
     if unlucky:
         satisfied = f"{report.accepted + unlucky:,} that satisfied the constraint"
         rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))

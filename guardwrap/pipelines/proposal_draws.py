@@ -20,7 +20,7 @@ from guardwrap.outcomes import Draw
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.position_limit import require_positions
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.proposals import OR_REJECTION
+from guardwrap.proposals import Unweighable
 from guardwrap.samplers.protocol import finite_weight
 
 
@@ -136,25 +136,24 @@ def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
 
 def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
     """Require that attempts of a prompt can be weighed."""
-    reason = why_unweighable(prompt)
-    if reason is not None:
-        raise UsageError(f"{reason}{OR_REJECTION}")
+    unweighable = why_unweighable(prompt)
+    if unweighable is not None:
+        raise unweighable
     return prompt
 
 
-def why_unweighable(prompt: PreparedPrompt) -> str | None:
+def why_unweighable(prompt: PreparedPrompt) -> Unweighable | None:
     """Return why attempts cannot be weighed, and what to pass so that they can; None if they can."""
     if prompt.law.mode != "sample":
-        return f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1"
+        why = f"{prompt.law.mode} search draws nothing that could be weighed"
+        return Unweighable(why, do_sample=True, num_beams=1)
     law: GenerationLaw | None = None if prompt.target is None else prompt.law
     for warper in (*law.processors, *law.warpers) if law is not None else ():
         name = next((name for kind, (name, _) in TRUNCATIONS.items() if isinstance(warper, kind)), None)
         if name is not None:
-            off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"
+            off = 0 if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else None
             now = getattr(warper, name, None)
             which = name if now is None else f"{name}, here {now},"
-            return (
-                f"{which} keeps the proposal from texts that the model can give, so they would never be returned; pass "
-                f"{name}={off}"
-            )
+            why = f"{which} keeps the proposal from texts that the model can give, so they would never be returned"
+            return Unweighable(why, **{name: off})
     return None

@@ -1,26 +1,29 @@
-"""Alternative ways to draw the texts of a call: the cost of each, estimated from a pilot, and the cheapest."""
+"""Alternative ways to draw the texts of a call: the cost of each, estimated from a pilot, and the cheapest.
+
+The acceptance rate of the model itself is estimated from its own attempts and from weighed attempts of a proposal.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from guardwrap.budget import Budget
-from guardwrap.formatting import counted, digits, upwards
+import numpy as np
+
+from guardwrap.formatting import counted, digits
 from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
     log_beta_for_tvd,
-    pareto_k,
-    pareto_k_limit,
+    partition,
     qrs_acceptance,
     tvd_gold_guarded,
 )
 from guardwrap.metrics.intervals import sum_of
-from guardwrap.outcomes import Estimate, Outcome, bounded
-from guardwrap.planning.model_rate import can_tell, weights_of
+from guardwrap.metrics.weights import too_heavy
+from guardwrap.outcomes import FEW, Estimate, Origin, Outcome, bounded, plain
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 from guardwrap.samplers.qrs import pilot_lengths
@@ -31,12 +34,21 @@ ENOUGH = 200
 CLEARLY = 0.8
 """A way is recommended if the upper end of its cost is below this share of the lower end of the call's own."""
 
+MARKOV = 0.025
+"""The share of an unbiased estimate Ẑ that Z falls below with probability 0.025 at most, by Markov's inequality."""
+
+WIDER = 1.3
+"""Factor by which the interval of a mean weight is widened on the scale of logarithms.
+
+It is that of 99 %. A twist may miss a way to satisfy the constraint, and then the weights vary less than they should.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One way to draw the texts, and its cost as estimated from the pilot."""
 
-    source: str  # a description of what attempts are drawn from
+    drawn_from: Origin  # what attempts are drawn from
     sampler: str  # the name of the sampler that makes the texts follow g or come close to it
     acceptance: float  # share of attempts that give a text with this sampler, over all prompts
     # Computed tokens per text, with those of ``learning`` and of the attempts that QRS draws before its first text, and
@@ -53,6 +65,15 @@ class Alternative:
     others: float = math.inf  # computed tokens per text of the prompts that had one; infinite if none had
     pilot: int = 0  # the smallest number of attempts that the pilot drew for a prompt
     learning: int = 0  # attempts that a twist is learned from before the first text, once for all prompts
+
+    @property
+    def source(self) -> str:
+        """What attempts are drawn from, in words."""
+        return str(self.drawn_from)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the alternative as plain JSON types; infinite figures are None."""
+        return {"source": self.source} | {name: value for name, value in plain(self).items() if name != "drawn_from"}
 
     def __str__(self) -> str:
         begin, share = f"{self.source}, {self.sampler}", f"{digits(100 * self.acceptance)} % of attempts give one"
@@ -98,7 +119,7 @@ def alternative_of(
     some = [cost.tokens.value for cost in each if math.isfinite(cost.tokens.value)]
     total = _sum([cost.tokens for cost in each])
     return Alternative(
-        outcomes[0].report.proposal or "the model itself",
+        outcomes[0].report.origin,
         kind,
         accepted / max(1, sum(map(len, attempts))),
         Estimate(*((end + learning[1]) / len(each) / texts for end in total)),
@@ -128,7 +149,7 @@ def _cost(
     before = Estimate(0.0, 0.0, 0.0)
     if kind == "qrs":
         passing = acceptance_rate(sum(attempt.satisfied for attempt in drawn), len(drawn), stopped_on_acceptance=False)
-        first = _mean(pilots_of(drawn, goal))
+        first = mean_pilot(pilots_of(drawn, goal))
         before = _over(first, passing) if first else before
     attempts = Estimate(*map(sum, zip(before, _over(texts, share), strict=True)))
     finite = before.value if math.isfinite(before.value) else 0.0
@@ -167,36 +188,24 @@ def tells_cost(attempts: Sequence[Sequence[Attempt]]) -> bool:
     return all(can_tell(weights_of(drawn)) for drawn in attempts)
 
 
-def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> tuple[str | None, str]:
+def cheapest(ways: Sequence[Alternative]) -> tuple[Alternative | None, bool]:
     """Compare the first way, which is the call's own, with the others.
 
     Returns
     -------
-    str or None
-        A recommendation of the cheapest of the others, if the upper end of its cost is below ``CLEARLY`` times the
-        lower end of the first one's; None otherwise.
-    str
-        A remark if another way seems cheaper by as much, but their intervals cannot tell; otherwise empty.
+    Alternative or None
+        The cheapest of the others, if its cost is below ``CLEARLY`` times that of the first one; None otherwise.
+    bool
+        Whether their intervals can tell: the upper end of its cost is below that share of the first one's lower end.
     """
+    if not ways:
+        return None, False
     first, best = ways[0], min(ways, key=lambda way: way.tokens.value)
     clear = [way for way in ways[1:] if way.tokens.high < CLEARLY * first.tokens.low]
-    if not clear:
-        if math.isinf(best.tokens.value) or not best.tokens.value < CLEARLY * first.tokens.value:
-            return None, ""
-        tried = counted(min(first.pilot, best.pilot), "attempt")
-        return None, f"; {best.source} with {best.sampler} may be cheaper, which {tried} cannot tell"
-    best = min(clear, key=lambda way: way.tokens.value)
-    least = first.tokens.low if first.without else first.tokens.value
-    much = f"takes {'at least ' if first.without else ''}{digits(least / best.tokens.value)} times fewer tokens"
-    near = ", approximately g" if best.sampler == "qrs" else ""
-    needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
-    limits = [
-        f"{name}={upwards(most)}"
-        for name, most in needed.items()
-        if any((getattr(budget, name) or most) < most for budget in budgets)
-    ]
-    allowed = f", with Budget({', '.join(limits)}), twice its expected cost" if limits else ""
-    return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}", ""
+    if clear:
+        return min(clear, key=lambda way: way.tokens.value), True
+    cheaper = math.isfinite(best.tokens.value) and best.tokens.value < CLEARLY * first.tokens.value
+    return best if cheaper else None, False
 
 
 def sampler_for(attempts: Sequence[Sequence[Attempt]], goal: Goal = Goal()) -> str:  # noqa: B008
@@ -217,34 +226,60 @@ def texts_of(drawn: Sequence[Attempt], kind: str, goal: Goal) -> float:
     return accepted
 
 
-def satisfied_in(drawn: Sequence[Attempt], kind: str) -> int | None:
-    """Return how many attempts satisfy the constraint, for QRS, whose own pilot counts them; None for others."""
-    return sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
-
-
-def worth_in(drawn: Sequence[Attempt], kind: str) -> float | None:
-    """Return the effective sample size of a pilot's attempts as draws from g, for QRS; None for other samplers."""
-    if kind != "qrs" or not any(attempt.satisfied for attempt in drawn):
-        return None
-    return effective_sample_size(weights_of(drawn)).value
-
-
-def tail_in(drawn: Sequence[Attempt], kind: str) -> tuple[Estimate, float] | None:
-    """Return the Pareto k of a pilot's weights and its limit, for QRS; None for other samplers or without weights."""
-    weights = weights_of(drawn)
-    passing = sum(weight > -math.inf for weight in weights)
-    return (pareto_k(weights), pareto_k_limit(passing)) if kind == "qrs" and passing else None
-
-
 def pilots_of(drawn: Sequence[Attempt], goal: Goal) -> dict[int, float]:
     """Return how many attempts must satisfy the constraint before QRS draws its first text, with probabilities."""
     return pilot_lengths(weights_of(drawn)) if goal.pilot is None else {goal.pilot: 1.0}
 
 
-def attempts_before(satisfied: int | None, attempts: int, pilots: Mapping[int, float]) -> float:
-    """Return how many attempts QRS draws before its first text, which are its own pilot, on average."""
-    return _mean(pilots) * attempts / satisfied if satisfied else 0.0
-
-
-def _mean(pilots: Mapping[int, float]) -> float:
+def mean_pilot(pilots: Mapping[int, float]) -> float:
+    """Return the mean number of attempts that must satisfy the constraint."""
     return sum(length * share for length, share in pilots.items())
+
+
+def weights_of(drawn: Sequence[Attempt]) -> list[float]:
+    """Return the log-weights of attempts in nats; none for attempts that were not weighed."""
+    return [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
+
+
+def can_tell(log_weights: Sequence[float]) -> bool:
+    """Return whether weights can tell a mean, and so what QRS costs.
+
+    They can if their effective sample size is at least 10 and the Pareto k of their tail at most its limit.
+    """
+    passing = any(weight > -math.inf for weight in log_weights)
+    return passing and effective_sample_size(log_weights).value >= FEW and not too_heavy(np.array(log_weights))
+
+
+def model_rate(plain: Sequence[Attempt], weighed: Sequence[Attempt]) -> tuple[Estimate, bool]:
+    """Estimate Z = Σ a(y) b(y), the acceptance rate of the model itself.
+
+    Parameters
+    ----------
+    plain
+        Attempts of the model itself.
+    weighed
+        Attempts of a proposal with log-weights, whose mean weight is an unbiased estimate of Z (``metrics.partition``).
+
+    Returns
+    -------
+    Estimate
+        The mean weight with its interval, widened by ``WIDER``, if the weights can tell it: their effective sample size
+        is at least 10, the Pareto k of their tail is at most its limit, and the interval is compatible with the share
+        of ``plain`` attempts that satisfy the constraint. Otherwise the mean weight in an interval that assumes nothing
+        about the weights: its lower end is the larger one of the binomial interval's (Clopper and Pearson 1934) and of
+        Markov's bound, as P(Ẑ >= Z / 0.025) <= 0.025; its upper end is the binomial one. Without a weight above 0 it is
+        the binomial estimate.
+    bool
+        Whether the weights can tell it.
+    """
+    passing = sum(attempt.satisfied for attempt in plain)
+    counted = acceptance_rate(passing, len(plain), stopped_on_acceptance=False)
+    log_weights = weights_of(weighed)
+    if not any(attempt.satisfied for attempt in weighed) or not log_weights:
+        return counted, False
+    mean = partition(log_weights)
+    if can_tell(log_weights) and mean.low <= counted.high and mean.high >= counted.low:
+        low, high = (mean.value * (end / mean.value) ** WIDER for end in (mean.low, mean.high))
+        return Estimate(mean.value, low, high), True
+    low = min(max(counted.low, MARKOV * mean.value), counted.high)
+    return Estimate(min(max(mean.value, low), counted.high), low, counted.high), False

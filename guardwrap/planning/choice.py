@@ -12,6 +12,7 @@ from typing import Any
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted, digits, one_of
+from guardwrap.outcomes import ITSELF
 from guardwrap.planning.alternatives import tells_cost
 from guardwrap.planning.drawing import MOST
 from guardwrap.planning.pilot import Study, Way, studied
@@ -27,8 +28,6 @@ PROMPTS = 8
 
 LONGER = 8 * MOST
 """The attempts of the last plan, if there is a way within the budget whose distance the plans before could not tell."""
-
-ITSELF = "the model itself"
 
 _NO_PLAN = "the timeout was over before sampler='auto' had chosen what to draw from"
 
@@ -186,14 +185,14 @@ def _best(study: Study, budgets: list[Budget], drawn: int) -> tuple[Way | None, 
     """Return the way to draw, and why; None if there is none."""
     affordable = _affordable(study, budgets)
     for way in affordable:
-        if way.cost.source == ITSELF and way.cost.sampler == "rejection":
+        if way.cost.drawn_from == ITSELF and way.cost.sampler == "rejection":
             expected = f"{digits(way.cost.attempts)} attempts are expected"
             return way, f"it is exact, and twice its cost is within the budget ({expected})"
-    near = [way for way in affordable if way.cost.source != ITSELF and _confirms(way)]
+    near = [way for way in affordable if way.cost.drawn_from != ITSELF and _confirms(way)]
     if not near:
         return None, ""
     best = min(near, key=lambda way: way.cost.tokens.value)
-    exact = next((way for way in study.ways if way.cost.source == ITSELF), None)
+    exact = next((way for way in study.ways if way.cost.drawn_from == ITSELF), None)
     cost = f"{digits(best.cost.tokens.value)} computed tokens per text"
     if exact is None:
         return best, f"{cost} at a TVD of {study.goal.tvd:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,12 +56,12 @@ class PilotAttempts:
 
 
 def _joined(first: Outcome, later: Outcome) -> Outcome:
-    names = [each.name for each in dataclasses.fields(Usage)]
-    usages = first.report.usage, later.report.usage
-    usage = Usage(**{name: sum(getattr(of, name) for of in usages) for name in names})
-    labels = {**first.report.rejections, **later.report.rejections}
-    rejections = {of: sum(each.report.rejections.get(of, 0) for each in (first, later)) for of in labels}
-    return dataclasses.replace(first, report=dataclasses.replace(first.report, usage=usage, rejections=rejections))
+    usages = dataclasses.astuple(first.report.usage), dataclasses.astuple(later.report.usage)
+    usage = Usage(*map(sum, zip(*usages, strict=True)))
+    rejected = Counter(first.report.rejected) + Counter(later.report.rejected)
+    passed_over = first.report.passed_over + later.report.passed_over
+    report = dataclasses.replace(first.report, usage=usage, rejected=rejected, passed_over=passed_over)
+    return dataclasses.replace(first, report=report)
 
 
 def expected_attempts(drawn: PilotAttempts, texts: int) -> float:

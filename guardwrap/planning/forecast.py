@@ -1,4 +1,4 @@
-"""Forecasts: the expected cost of one prompt, from the attempts of a pilot."""
+"""Forecasts: the expected cost of one prompt, and the probability that a budget suffices, from a pilot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any
 
 from guardwrap.budget import Budget
 from guardwrap.formatting import upwards
-from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome
-from guardwrap.planning.alternatives import attempts_before, pilots_of, satisfied_in, tail_in, texts_of, worth_in
-from guardwrap.planning.probability import enough_for, reached
+from guardwrap.metrics import acceptance_rate, effective_sample_size, pareto_k, pareto_k_limit
+from guardwrap.outcomes import FEW, Estimate, Outcome
+from guardwrap.planning.alternatives import mean_pilot, pilots_of, texts_of, weights_of
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
+
+SURE = 0.99
+"""Probability with which a suggested budget suffices."""
+
+MOST = 10_000_000
+"""The largest budget that is suggested, in attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +105,16 @@ def forecast_of(
     usage = outcome.report.usage
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
     computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
-    accepted, satisfied, worth = texts_of(drawn, kind, goal), satisfied_in(drawn, kind), worth_in(drawn, kind)
+    accepted, is_qrs, weights = texts_of(drawn, kind, goal), kind == "qrs", weights_of(drawn)
+    satisfied = sum(each.satisfied for each in drawn) if is_qrs else None  # QRS's own pilot counts them
+    finite = sum(weight > -math.inf for weight in weights) if is_qrs else 0
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=accepted / pilot) if pilot else counted)
     pilots = pilots_of(drawn, goal)
-    before = attempts_before(satisfied, pilot, pilots)
+    before = mean_pilot(pilots) * pilot / satisfied if satisfied else 0.0
     attempts = Estimate(*(before + texts / end if end else math.inf for end in (share.value, share.high, share.low)))
-    more = 0 if worth is None or worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
+    worth = effective_sample_size(weights).value if satisfied else FEW
+    more = 0 if worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
         math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
@@ -115,7 +123,6 @@ def forecast_of(
         math.inf if budget.deadline is None else budget.deadline / max(seconds, 1e-9),
         math.inf if budget.timeout is None else budget.timeout / max(seconds, 1e-9),
     )
-    tail = tail_in(drawn, kind)
     # A rate from weights is as certain as one from this many attempts, of which so many give a text.
     seen = (accepted, float(pilot)) if rate is None else _as_counts(rate)
     unknown = bool(more) or seen is None
@@ -128,13 +135,13 @@ def forecast_of(
         tokens=Estimate(*(length * count for count in attempts)),
         seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
         suffices=math.nan if unknown or seen is None else reached(texts, allowed, *seen, satisfied, pilots),
-        rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
+        rejections=outcome.report.rejected,
         budget=None if unknown or seen is None else enough_for(texts, *seen, satisfied, pilots),
         before=before,
         allowed=budget,
         more=more,
-        pareto_k=tail and tail[0],
-        pareto_k_limit=tail and tail[1],
+        pareto_k=pareto_k(weights) if finite else None,
+        pareto_k_limit=pareto_k_limit(finite) if finite else None,
     )
 
 
@@ -154,3 +161,59 @@ def _as_counts(rate: Estimate) -> tuple[float, float] | None:
     width = math.log(rate.high / rate.low)
     accepted = 1e6 if width < 0.004 else (2 * 1.96 / width) ** 2
     return None if accepted < 1 else (accepted, accepted / rate.value)
+
+
+def reached(
+    texts: int,
+    attempts: float,
+    accepted: float,
+    pilot: float,
+    satisfied: int | None = None,
+    before: Mapping[int, float] | None = None,
+) -> float:
+    """Return the probability of at least ``texts`` texts in further attempts: beta-binomial, Jeffreys' prior.
+
+    ``satisfied``: for QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own
+    pilot.
+
+    ``before``: the numbers of attempts that must satisfy the constraint before that pilot ends, each with its
+    probability; None without QRS.
+    """
+    if attempts == math.inf:
+        return 1.0
+    import numpy as np
+    from scipy.stats import betabinom  # a third of a second to import
+
+    def chance(count: int, attempts: Any, seen: float) -> Any:
+        return betabinom.sf(count - 1, attempts, seen + 0.5, pilot - seen + 0.5)
+
+    if satisfied is None or before is None:
+        return float(chance(texts, int(attempts), accepted))
+    total = 0.0
+    for length, share in before.items():
+        ends = np.unique(np.linspace(length, max(length, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
+        ended = np.diff(chance(length, ends, satisfied), prepend=0.0)
+        total += share * float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), accepted)))
+    return total
+
+
+def enough_for(
+    texts: int,
+    accepted: float,
+    pilot: float,
+    satisfied: int | None = None,
+    before: Mapping[int, float] | None = None,
+) -> int | None:
+    """Return the fewest attempts, to two digits, that give ``texts`` with probability 0.99; None if above ``MOST``."""
+    if not accepted:
+        return None
+    low, high = texts - 1, texts
+    while reached(texts, high, accepted, pilot, satisfied, before) < SURE:
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        enough = reached(texts, middle, accepted, pilot, satisfied, before) >= SURE
+        low, high = (low, middle) if enough else (middle, high)
+    return high

@@ -8,19 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.errors import UsageError, require_whole
-from guardwrap.formatting import counted, upwards
-from guardwrap.outcomes import Estimate
-from guardwrap.planning.advice import Means
-from guardwrap.planning.alternatives import (
-    Alternative,
-    alternative_of,
-    cheapest,
-    sampler_for,
-    tells_cost,
-)
+from guardwrap.formatting import counted
+from guardwrap.outcomes import Estimate, Origin, Shape
+from guardwrap.planning.alternatives import Alternative, alternative_of, model_rate, sampler_for, tells_cost
 from guardwrap.planning.drawing import SHARE, Drawing, PilotAttempts, fewest_attempts
-from guardwrap.planning.model_rate import model_rate
-from guardwrap.planning.plan import Plan, planned
+from guardwrap.planning.plan import Means, Plan, Unplanned, planned
 from guardwrap.samplers import sampler_named
 from guardwrap.samplers.protocol import Goal
 from guardwrap.session.endpoint_session import EndpointSession
@@ -151,10 +143,8 @@ def _drawn(drawing: Drawing, call: _Call) -> Study:
 def _without_pilot(drawing: Drawing, first: PilotAttempts) -> Plan:
     """Return the plan of a pilot whose time was over before each prompt had an attempt."""
     none = sum(not attempts for attempts in first.attempts)
-    whose = "" if len(first.attempts) == 1 else f" for {counted(none, 'prompt')} of {len(first.attempts)}"
-    more = f"max_seconds={upwards(2 * (drawing.max_seconds or 0))}"
-    advice = f"give the plan more time, plan({more}): it was over before the first attempt was complete{whose}"
-    return Plan((), "rejection", None, advice, spent=(drawing.drawn, drawing.seconds))
+    unplanned = Unplanned(drawing.max_seconds or 0, none, len(first.attempts))
+    return Plan((), "rejection", None, spent=(drawing.drawn, drawing.seconds), unplanned=unplanned)
 
 
 def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[str, Any]) -> _Call:
@@ -215,7 +205,7 @@ def _twisted(
     if drawing.is_over():  # the automaton alone may take seconds
         return first, [], None, []
     options = drawing.session.twisted_way(call.options)
-    if options is None or first.outcomes[0].report.proposal == "the model itself, twisted":
+    if options is None or first.outcomes[0].report.origin == Origin(shape=Shape.TWISTED):
         return first, [], None, []
     prompts = len(first.attempts)
     itself = _of_model(call, first, others)
@@ -285,11 +275,15 @@ def _study(
         budgets=budgets,
         rows=call.options.get("batch_size") or session.batch_size,
         kind=kind,
-        itself=call.itself,
-        weighed=call.weighed,
         goal=goal,
         rates=estimates,
-        means=Means(session.call_class.reads_text, session.takes_hint(drawing.prompts, call.options), session.trains),
+        means=Means(
+            prompt=session.call_class.reads_text,
+            hint=call.itself and session.takes_hint(drawing.prompts, call.options),
+            adapter=session.trains,
+            itself=call.itself,
+            weighed=call.weighed,
+        ),
     )
     words = [said if rate is not None else "" for said, rate in zip(basis, estimates, strict=True)]
     forecasts = tuple(dataclasses.replace(one, basis=said) for one, said in zip(plan.forecasts, words, strict=True))
@@ -304,10 +298,7 @@ def _study(
     for weigh, options, pilot in others:
         of_way = sampler_for(pilot.attempts, goal) if weigh else "rejection"
         ways.append(_way(session, call, of_way, options, pilot, None if weigh else rates))
-    hint, remark = cheapest([way.cost for way in ways], budgets)
-    unsure = "" if plan.advice.startswith("a larger pilot") else remark
-    plan = dataclasses.replace(plan, ways=tuple(way.cost for way in ways), advice=hint or plan.advice + unsure)
-    return Study(plan, ways, goal)
+    return Study(dataclasses.replace(plan, ways=tuple(way.cost for way in ways)), ways, goal)
 
 
 def _way(
@@ -338,7 +329,8 @@ def _rates(
     itself = _of_model(call, first, others)
     sources = [("proposal", first)] if call.weighed else []
     sources += [("mask or a twist", pilot) for weigh, _, pilot in others if weigh]
-    if weighed is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
+    made = weighed is not None  # for this, so others, whose weights vary more, are not asked if it cannot tell
+    if weighed is not None:
         sources = [("twist", weighed)]
     rates: list[Estimate | None] = []
     basis = []
@@ -353,7 +345,7 @@ def _rates(
                 if known:
                     rate, words = estimate, f"{drawn} of a {name}{' and ' if of_model else ''}{of_model}"
                     break
-                if rate is None and name == "twist" and estimate.low > 0 and not any(a.satisfied for a in plain):
+                if rate is None and made and estimate.low > 0 and not any(a.satisfied for a in plain):
                     rate, words = estimate, f"{drawn} of a {name}, whose weights tell it only roughly, and {of_model}"
         rates.append(rate)
         basis.append(words)

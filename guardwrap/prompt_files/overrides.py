@@ -16,7 +16,7 @@ from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.template import fill, names_of_fields
-from guardwrap.documents.validation import Invalid, validated
+from guardwrap.documents.validation import Invalid, code_needs, validated
 from guardwrap.documents.yaml_nodes import reading, short
 from guardwrap.errors import GuardwrapError, PromptError, is_count
 
@@ -41,6 +41,9 @@ _OF_THE_RUN = {
     "twisted": "--twisted",
 }
 """Options that are the same for a whole run, with their command-line option, if there is one."""
+
+_NO_CODE = ", which a line of prompts cannot run; put it into a constraint file, for -c and --allow-code"
+"""What errors say of code in lines of prompts, which never run it, even with ``--allow-code``."""
 
 _LIMITS = tuple(f.name for f in dataclasses.fields(Budget) if f.name.startswith("max_"))
 
@@ -95,9 +98,10 @@ def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> P
     own = None
     if name in options:
         try:
-            own = read_constraint(options[name])
+            with code_needs(_NO_CODE):
+                own = read_constraint(options[name])
         except Invalid as invalid:
-            raise Invalid((name, *invalid.location), _without_code(invalid.problem)) from None
+            raise Invalid((name, *invalid.location), invalid.problem) from None
         All((constraint, own))  # raises if two parts exclude each other
     sampler = None
     if "sampler" in options:
@@ -118,12 +122,6 @@ def _replaced(budget: Budget, fields: Any) -> Budget:
     except Invalid as invalid:
         raise Invalid(("budget", *invalid.location), invalid.problem) from None
     return dataclasses.replace(budget, **{name: getattr(read, name) for name in fields})
-
-
-def _without_code(problem: str) -> str:
-    """Change the advice of an error about code: lines of prompts never run code, even with ``--allow-code``."""
-    way_out = "which a line of prompts cannot run; put it into a constraint file, for -c and --allow-code"
-    return problem.replace("; pass allow_code=True if you trust the file", f", {way_out}")
 
 
 def _require_no_option(where: str, name: str) -> None:

@@ -7,12 +7,15 @@ has a ``kind``.
 from __future__ import annotations
 
 import math
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, InstanceOf, PlainValidator
 
 from guardwrap.errors import UsageError
+from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate
 
 
@@ -257,3 +260,66 @@ class Page(_Strict):
 
     title: str
     sections: tuple[Section, ...]
+
+
+def cost_against_distance(found: Mapping[str, Sequence[Spot]]) -> Points:
+    """Return the chart of proposals by their cost and the distance of their texts to g.
+
+    Parameters
+    ----------
+    found
+        For each proposal by name, its spots: x is -log AR from ``minus_log``, y is KL(g‖g'), both in nats.
+    """
+    shown = [spot for spots in found.values() for spot in spots]
+    shown = [spot for spot in shown if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
+    most = max([spot.x.value for spot in shown], default=0) + max([spot.y.value for spot in shown], default=0)
+    step = _nice(max(most, 0.5) / 5)
+    return Points(
+        "Cost against distance",
+        "cost: -log acceptance rate [nats]",
+        "KL(g‖g') [nats]",
+        tuple(Spots(name, tuple(spots)) for name, spots in found.items()),
+        tuple(i * step for i in range(1, 9)),
+        "KL(g‖a') is constant along each dotted diagonal (Theorem 2); the label is its value in nats.",
+    )
+
+
+def minus_log(rate: Estimate) -> Estimate:
+    """Return -log of an acceptance rate, in nats."""
+    value, low, high = (-math.log(x) if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
+    return Estimate(max(value, 0.0), max(low, 0.0), high)
+
+
+def _nice(step: float) -> float:
+    """Round up to 1, 2 or 5 times a power of ten."""
+    power: float = 10.0 ** math.floor(math.log10(step))
+    return next(x * power for x in (1, 2, 5, 10) if x * power >= step * (1 - 1e-9))
+
+
+UNKNOWN = "–"
+
+
+def in_words(figure: Estimate | float | str | None) -> str:
+    """Format a figure, an estimate with its 95 % interval; return text unchanged."""
+    if figure is None or (isinstance(figure, float) and math.isnan(figure)):
+        return UNKNOWN
+    if isinstance(figure, str):
+        return figure
+    if isinstance(figure, Estimate):
+        return f"{in_words(float(figure.value))} [{in_words(float(figure.low))}, {in_words(float(figure.high))}]"
+    if isinstance(figure, int):
+        return str(figure)
+    return digits(figure)
+
+
+def in_line(text: str, width: int | None = None) -> str:
+    """Put a name on one line, shortened to ``width`` characters."""
+    line = " ".join(visible(text).split())
+    return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
+
+
+def visible(text: str) -> str:
+    """Replace each control character and lone surrogate, which HTML cannot hold, with U+FFFD."""
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") else "\ufffd" for char in text
+    )

@@ -7,13 +7,30 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.outcomes import Estimate, exactly
-from guardwrap.report.blocks import Bar, Bars, Cell, Chart, Cloud, Curve, Curves, Heap, Points, Spots, Table
+from guardwrap.report.blocks import (
+    Bar,
+    Bars,
+    Cell,
+    Chart,
+    Cloud,
+    Curve,
+    Curves,
+    Heap,
+    Points,
+    Spots,
+    Table,
+    in_line,
+    in_words,
+)
 from guardwrap.report.figure_export import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, lay_out, new_figure
-from guardwrap.report.labels import spread_labels
-from guardwrap.report.plain_words import in_line, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 # Inches. One point of the slim drawing is about one pixel on a phone; of the broad one, 1.7 pixels on a screen.
 _WIDTHS = (("slim", 4.3), ("broad", 7.6))
@@ -341,3 +358,45 @@ def _ticks(axis: Any, ratio: float) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 1e3 else (1,), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: in_words(float(value))))
     axis.set_minor_locator(NullLocator())
+
+
+_PLACES = (
+    (4, 4, "left", "bottom"), (4, -4, "left", "top"), (-4, 4, "right", "bottom"), (-4, -4, "right", "top"),
+    (0, 7, "center", "bottom"), (0, -7, "center", "top"), (8, 0, "left", "center"), (-8, 0, "right", "center"),
+    (4, 14, "left", "bottom"), (4, -14, "left", "top"), (-4, 14, "right", "bottom"), (-4, -14, "right", "top"),
+    (4, 24, "left", "bottom"), (4, -24, "left", "top"), (-4, 24, "right", "bottom"), (-4, -24, "right", "top"),
+)  # fmt: skip
+"""Offsets from the point, in typographic points, and the alignment of the label there."""
+
+_MARKER = 3.5  # radius of a marker, in typographic points
+
+
+def spread_labels(figure: Figure, points: Sequence[tuple[float, float]]) -> None:
+    """Move labels of points away from each other, from markers and from the edge; remove those without room.
+
+    The table below a chart has all labels. Labels of points have priority over numbers at lines.
+    """
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
+
+    axes = figure.axes[0]
+    renderer: Any = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    half = _MARKER * figure.dpi / 72
+    taken = [
+        Bbox.from_extents(x - half, y - half, x + half, y + half)
+        for x, y in axes.transData.transform(points or [(0, 0)])
+    ]
+    taken += [label.get_window_extent(renderer) for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()]
+    labels = [text for text in axes.texts if isinstance(text, Annotation)]
+    numbers = [text for text in axes.texts if not isinstance(text, Annotation)]
+    for text in [*labels, *numbers]:
+        for place in _PLACES if isinstance(text, Annotation) else (None,):
+            if place is not None:
+                text.set(position=place[:2], horizontalalignment=place[2], verticalalignment=place[3])
+            box = text.get_window_extent(renderer)
+            inside = figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= axes.bbox.y1 + 2 * half
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+        else:
+            text.remove()

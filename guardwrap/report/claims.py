@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
 
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Table
-from guardwrap.report.plain_words import in_words
+from guardwrap.report.blocks import Table, in_words
 
-Answer = Literal["holds", "does not hold", "undecided"]
 
-_SIGNS: dict[Answer, str] = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
-_SEVERITY: tuple[Answer, ...] = ("holds", "undecided", "does not hold")
+class Answer(StrEnum):
+    """Whether a claim holds, from the best answer to the worst; shown as it is."""
+
+    HOLDS = "holds"
+    UNDECIDED = "undecided"
+    FAILS = "does not hold"
+
+
+_SIGNS = {Answer.HOLDS: "✓", Answer.FAILS: "✗", Answer.UNDECIDED: "?"}
+_SEVERITY = tuple(Answer)
 
 
 @dataclass(frozen=True)
@@ -32,19 +38,19 @@ class Claim:
 def above(figure: Estimate, limit: float) -> Answer:
     """Return whether a figure is above a limit with its whole interval."""
     if figure.low > limit:
-        return "holds"
-    return "does not hold" if figure.high <= limit else "undecided"  # NaN is undecided
+        return Answer.HOLDS
+    return Answer.FAILS if figure.high <= limit else Answer.UNDECIDED  # NaN is undecided
 
 
 def below(figure: Estimate, limit: float) -> Answer:
     """Return whether a figure is at most a limit with its whole interval."""
     if figure.high <= limit:
-        return "holds"
-    return "does not hold" if figure.low > limit else "undecided"
+        return Answer.HOLDS
+    return Answer.FAILS if figure.low > limit else Answer.UNDECIDED
 
 
 def worst(answers: Iterable[Answer]) -> Answer:
-    """Return the answer for all claims together: "holds" only if each holds, "does not hold" if any does not."""
+    """Return the answer for all claims together: HOLDS only if each holds, FAILS if any does."""
     return max(answers, key=_SEVERITY.index)
 
 

@@ -22,9 +22,11 @@ from guardwrap.report.blocks import (
     Table,
     Text,
     Texts,
+    in_line,
+    in_words,
+    visible,
 )
 from guardwrap.report.charts import alt_of, can_be_drawn, chart_table, edges_of, methods_of, svg_of
-from guardwrap.report.plain_words import in_line, in_words, visible
 from guardwrap.report.terms import Term, first_uses, used_in
 
 _SHORT = 24  # longest cell, in characters, that is kept on one line

@@ -1,15 +1,16 @@
 """Samplers, which decide which attempts are returned: pure functions, without torch and without I/O."""
 
-from guardwrap.samplers.auto import auto
-from guardwrap.samplers.collecting import collecting
+from guardwrap.outcomes import Closeness, Distribution
 from guardwrap.samplers.imh import imh
 from guardwrap.samplers.protocol import Attempt, Sampler, from_row, to_row
 from guardwrap.samplers.qrs import qrs
-from guardwrap.samplers.rejection import rejection
-from guardwrap.samplers.sampler_registry import sampler_named, sampler_names
+from guardwrap.samplers.rejection import collecting, rejection
+from guardwrap.samplers.sampler_registry import auto, sampler_named, sampler_names
 
 __all__ = [
     "Attempt",
+    "Closeness",
+    "Distribution",
     "Sampler",
     "auto",
     "collecting",

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from guardwrap.errors import UsageError, is_count, strict_arguments
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
-from guardwrap.outcomes import APPROXIMATE, Draw, Estimate
+from guardwrap.outcomes import Closeness, Distribution, Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
 
@@ -103,9 +103,9 @@ def imh(
     return Sampler("imh", init, step, partial(_report, steps), weighs=True, skips=move == "accepted", options=options)
 
 
-def _report(steps: int, state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
+def _report(steps: int, state: _State) -> tuple[Distribution, Mapping[str, Estimate | float]]:
     if state.ended is None and state.chains[0].draw is None:
-        return "nothing: no attempt satisfied the constraint, so no chain of IMH began", {}
+        return Distribution(Closeness.NOTHING, "no attempt satisfied the constraint, so no chain of IMH began"), {}
     figures: dict[str, Estimate | float] = {"steps": float(steps), "moves": float(state.moves)}
     if state.moves:
         figures["move_acceptance"] = acceptance_rate(state.moved, state.moves, stopped_on_acceptance=False)
@@ -118,7 +118,8 @@ def _report(steps: int, state: _State) -> tuple[str, Mapping[str, Estimate | flo
         figures["autocorrelation"] = autocorrelation(whole, 1)
         if len(whole) > 1:
             figures["r_hat"] = r_hat(whole)
-    return f"{APPROXIMATE}: IMH, {steps} moves from an accepted draw, distance (TVD) unknown", figures
+    how = f"IMH, {steps} moves from an accepted draw, distance (TVD) unknown"
+    return Distribution(Closeness.APPROXIMATE, how), figures
 
 
 def _ended(state: _State) -> Iterator[Trace | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.outcomes import Draw, Estimate
+from guardwrap.outcomes import Distribution, Draw, Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Sampler(NamedTuple):
     step
         Takes a state and an attempt; returns the next state, and the draw to return to the user or None.
     report
-        Takes a state; returns a description of the distribution of the returned draws, for reports, and figures by
-        name that say how close it is to g. A sampler without weights describes the case a' = a.
+        Takes a state; returns the ``Distribution`` of the returned draws, or its description in words, for reports, and
+        figures by name that say how close it is to g. A sampler without weights describes the case a' = a.
     weighs
         Whether attempts need log-weights: log a(y) is computed for those that satisfy the constraint.
     skips
@@ -92,7 +92,7 @@ class Sampler(NamedTuple):
     name: str
     init: Callable[[], Any]
     step: Callable[[Any, Attempt], tuple[Any, Draw | None]]
-    report: Callable[[Any], tuple[str, Mapping[str, Estimate | float]]]
+    report: Callable[[Any], tuple[Distribution | str, Mapping[str, Estimate | float]]]
     weighs: bool = False
     skips: bool = False
     records: bool = False

@@ -23,7 +23,7 @@ from guardwrap.metrics import (
 )
 from guardwrap.metrics.intervals import Floats
 from guardwrap.metrics.weights import unseen_share
-from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate, heavy_tail, without_end
+from guardwrap.outcomes import FEW, Closeness, Distribution, Draw, Estimate, heavy_tail, without_end
 from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler, Trace, checked_weight
 
 PILOT = 100
@@ -197,7 +197,9 @@ def pilot_lengths(weights: Sequence[float]) -> dict[int, float]:
     return dict(zip(length.tolist(), (count / len(lengths)).tolist(), strict=True))
 
 
-def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:
+def _report(
+    state: _State, pilot: int | None, target: float | None
+) -> tuple[Distribution, Mapping[str, Estimate | float]]:
     figures: dict[str, Estimate | float] = {}
     if state.pilot:
         figures = {"pilot_attempts": state.pilot, "pilot_satisfied": state.satisfied}
@@ -206,7 +208,8 @@ def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str
         upto, by = ("up to ", "") if pilot is None else ("", f", by qrs(pilot={pilot})")
         needs = f"QRS first needs {upto}{most} attempts that satisfy the constraint{by}"
         about = "" if not state.satisfied else f": some {math.ceil(most * state.pilot / state.satisfied):,} would do"
-        return f"nothing: {needs}, and had {state.satisfied} in {state.pilot}{about}", figures
+        lacked = f"{needs}, and had {state.satisfied} in {state.pilot}{about}"
+        return Distribution(Closeness.NOTHING, lacked), figures
     beta_text = f"log β = {state.log_beta:.4g}"
     if state.log_beta < _LARGEST:  # with huge log-weights, β itself may overflow a float
         figures["beta"] = beta = math.exp(state.log_beta)
@@ -214,7 +217,7 @@ def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str
     weights = Trace.values(state.seen)
     passing = sum(weight > -math.inf for weight in weights)
     if not passing:
-        return f"{APPROXIMATE}: QRS, {beta_text}", figures
+        return Distribution(Closeness.APPROXIMATE, f"QRS, {beta_text}"), figures
     tvd, kl = qrs_tvd(weights, state.log_beta), qrs_kl(weights, state.log_beta)
     worth = effective_sample_size(weights)
     if state.most_weight < math.inf:
@@ -233,7 +236,7 @@ def _report(state: _State, pilot: int | None, target: float | None) -> tuple[str
     }
     known = worth.value >= FEW
     distance = f"distance (TVD) {_compared(tvd, target, heavy_tail(figures))}" if known else "distance (TVD) unknown"
-    return f"{APPROXIMATE}: QRS, {beta_text}, {distance}", figures
+    return Distribution(Closeness.APPROXIMATE, f"QRS, {beta_text}, {distance}"), figures
 
 
 def _compared(tvd: Estimate, target: float | None, heavy: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The registry of samplers, built-in and from plug-ins, and how a name with options selects one."""
+"""The registry of samplers, built-in and from plug-ins: how a name with options selects one, or leaves the choice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -14,12 +14,45 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from guardwrap.documents.editor_schema import add_descriptions
 from guardwrap.documents.validation import Document, Invalid, validated
 from guardwrap.documents.yaml_nodes import one_line, short
-from guardwrap.errors import UnknownName, UsageError
-from guardwrap.samplers.auto import auto
+from guardwrap.errors import UnknownName, UsageError, strict_arguments
+from guardwrap.outcomes import Closeness, Distribution
 from guardwrap.samplers.imh import imh
-from guardwrap.samplers.protocol import Sampler
+from guardwrap.samplers.protocol import NEAR, Goal, Sampler
 from guardwrap.samplers.qrs import qrs
 from guardwrap.samplers.rejection import rejection
+
+
+@strict_arguments
+def auto(*, target_tvd: float = NEAR) -> Sampler:
+    """Return the sampler that chooses rejection or QRS, and what to draw from, by a plan.
+
+    Exact rejection from the model itself is chosen if twice its expected cost is within the budget. Otherwise it is the
+    cheapest of QRS over a mask, a twist, and the call's own proposal, if that is within the budget and its weights can
+    tell the distance to g. If there is none, the call raises UsageError with the figures of each way. A note in the
+    report says what was chosen, why, and how many attempts the plan took. None of them is returned as a text.
+
+    Parameters
+    ----------
+    target_tvd
+        The total variation distance to g that QRS aims at, in (0, 1).
+
+    Raises
+    ------
+    UsageError
+        If ``target_tvd`` is out of range. Calls raise it if they cannot be planned: for single prompts of a call, which
+        share its sampler, and for ``generate``.
+    """
+    if not 0 < target_tvd < 1:
+        raise UsageError(f"target_tvd={target_tvd!r}: give a number between 0 and 1")
+    return Sampler("auto", _unchosen, rejection.step, _unreported, goal=Goal(target_tvd))
+
+
+def _unchosen() -> NoReturn:
+    raise UsageError("sampler='auto' is chosen for a whole call of the wrapper or run(); name another sampler here")
+
+
+def _unreported(state: Any) -> tuple[Distribution, dict[str, float]]:
+    return Distribution(Closeness.NOTHING, "no sampler was chosen"), {}
 
 
 @cache

@@ -247,7 +247,8 @@ class AttemptState:
         probability of the next tokens that the mask does not exclude.
     status
         ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
-        (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (no longer needed) or ``"failed"``.
+        (verdict VIOLATED), ``"dead_end"`` (a mask left no token), ``"abandoned"`` (deadline), ``"cancelled"`` (no
+        longer needed) or ``"failed"``.
     blame
         The part of the constraint because of which it was aborted.
     error

@@ -86,7 +86,7 @@ def judge_attempts(
 def _place(attempt: AttemptState) -> str | None:
     """Return where an attempt that ended early violates the constraint; None if that is not known."""
     watch = _request(attempt).drawing.watch
-    return None if watch is None or attempt.status != "aborted" else watch.place(attempt.grown)
+    return None if watch is None or attempt.status not in ("aborted", "dead_end") else watch.place(attempt.grown)
 
 
 def _remembered(attempt: AttemptState, draw: Draw) -> Judgement | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.outcomes import Draw, Outcome, Remedy, Usage
+from guardwrap.outcomes import ITSELF, Draw, Origin, Outcome, Remedy, Usage
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist
 from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
@@ -133,7 +133,7 @@ class Drawing:
     # Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
     # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
     weigh: Weigh | None = None
-    proposal: str | None = None  # a description of what attempts are drawn from; None for the model itself
+    origin: Origin = ITSELF  # what attempts are drawn from
     notes: tuple[str, ...] = ()  # notes for the report
     # determines which attempts are certain to be accepted; None if that is not known before they are complete
     settled: SettledPrefix | None = None

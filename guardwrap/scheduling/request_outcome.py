@@ -10,7 +10,20 @@ from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits, tail_in_words
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, MANY_CUT_OFF, NO_CALL, OTHER, Estimate, Outcome, Remedy, Report, Usage, heavy_tail
+from guardwrap.outcomes import (
+    FEW,
+    ITSELF,
+    MANY_CUT_OFF,
+    NO_CALL,
+    Closeness,
+    Distribution,
+    Estimate,
+    Outcome,
+    Remedy,
+    Report,
+    Usage,
+    heavy_tail,
+)
 from guardwrap.scheduling.request_state import RequestState
 
 _PLACES = 20
@@ -32,16 +45,12 @@ _GIVEN_UP = (
     "the mask was given up {}, because it took longer than other callers in the batch may wait; weights account for "
     "that, but the same seed may give other texts next time"
 )
-_RESHAPED = {
-    "attempts came from the model itself, masked": "tokens were masked",
-    "attempts came from the model itself, twisted": "tokens were twisted",
-}
 _ANOTHER_PROMPT = (
-    "{}: {} of {} texts came from a repair turn, so from attempts of the model given a rejected text and the reasons "
+    "{} of {} texts came from a repair turn, so from attempts of the model given a rejected text and the reasons "
     "(g' of another prompt)"
 )
 _TURN = "{} of {} texts were missing after {}, so a repair turn followed"
-_UNKNOWN = "unknown: creating the report failed"
+_UNKNOWN = Distribution(Closeness.UNKNOWN, "unknown: creating the report failed")
 _OWN = (
     "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
     "distribution (g) with {} attempts"
@@ -71,9 +80,9 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
     if law.mode == "sample" and state.attempts:
         complete = state.ended == "complete"
         rate = acceptance_rate(state.satisfied, state.attempts, stopped_on_acceptance=complete)
-    drawn_from, evidence = _drawn_from(state) if asked else (_UNKNOWN, {})
+    distribution, evidence = _drawn_from(state) if asked else (_UNKNOWN, {})
     report = Report(
-        drawn_from=drawn_from,
+        distribution=distribution,
         evidence=evidence,
         sampler=request.spec.sampler.name,
         seed=request.spec.seed,
@@ -83,11 +92,12 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         usage=usage,
         budget=request.spec.budget,
         acceptance=rate,
-        rejections=dict(state.rejections.most_common()),
+        rejected=dict(state.rejections.most_common()),
+        passed_over=state.passed_over,
         constraint=request.spec.constraint.digest if asked else "",
         mode=state.mode if law.beam_results is None else "generate",
         notes=tuple(_notes(state, evidence, asked=asked)),
-        proposal=request.drawing.proposal,
+        origin=request.drawing.origin,
         cut_off=state.cut_off,
         obstacle=None if state.satisfied else state.inquiry.obstacle,
         places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
@@ -110,16 +120,18 @@ def with_earlier(earlier: Outcome | None, later: Outcome) -> Outcome:
     places: dict[str, Counter[str]] = {}
     for title, counts in (*before.places.items(), *after.places.items()):
         places.setdefault(title, Counter()).update(counts)
+    other = Distribution(Closeness.OTHER, _ANOTHER_PROMPT.format(repaired, len(texts)))
     report = replace(
         after,
         seed=before.seed,
-        drawn_from=_ANOTHER_PROMPT.format(OTHER, repaired, len(texts)) if repaired else before.drawn_from,
+        distribution=other if repaired else before.distribution,
         evidence={},
         requested=before.requested,
         accepted=len(texts),
         usage=Usage(*map(sum, zip(astuple(before.usage), astuple(after.usage), strict=True))),
         acceptance=None,
-        rejections=dict((Counter(before.rejections) + Counter(after.rejections)).most_common()),
+        rejected=dict((Counter(before.rejected) + Counter(after.rejected)).most_common()),
+        passed_over=before.passed_over + after.passed_over,
         notes=tuple(dict.fromkeys((*before.notes, turn, *after.notes))),
         cut_off=before.cut_off + after.cut_off,
         prompt_tokens=before.prompt_tokens,
@@ -158,22 +170,21 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     return tuple(remedy for remedy in chosen if remedy in always or remedy in ways)
 
 
-def _drawn_from(state: RequestState) -> tuple[str, Mapping[str, Estimate | float]]:
-    """Return a description of the distribution of the texts, and figures that say how close it is to g."""
+def _drawn_from(state: RequestState) -> tuple[Distribution, Mapping[str, Estimate | float]]:
+    """Return the distribution of the texts, and figures that say how close it is to g."""
     request = state.request
     if request.prompt.law.mode != "sample":
-        return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
-    description, evidence = request.spec.sampler.report(state.state)
+        detail = f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)"
+        return Distribution(Closeness.SEARCH, detail), {}
+    described, evidence = request.spec.sampler.report(state.state)
+    known = described if isinstance(described, Distribution) else Distribution(Closeness.UNKNOWN, described)
     if request.spec.budget.deadline is not None or request.spec.budget.timeout is not None:
-        description = "biased by a deadline"
-    elif not state.accepted and description.startswith(("exactly", "approximately")):
-        description = "nothing"
-    elif request.drawing.proposal is not None and not request.spec.sampler.weighs:
-        origin = f"attempts came from {request.drawing.proposal}"
-        for own, words in _RESHAPED.items():
-            origin = origin.replace(own, words)
-        description = f"{OTHER}: {origin} (g')"
-    return description, evidence
+        return Distribution(Closeness.BIASED), evidence
+    if not state.accepted and known.closeness in (Closeness.EXACT, Closeness.APPROXIMATE):
+        return Distribution(Closeness.NOTHING), evidence
+    if request.drawing.origin != ITSELF and not request.spec.sampler.weighs:
+        return request.drawing.origin.accepted(), evidence
+    return known, evidence
 
 
 def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, asked: bool) -> Iterator[str]:
@@ -198,7 +209,7 @@ def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, ask
     unsure = _unsure(evidence)
     if unsure is not None:
         yield unsure
-    if request.spec.sampler.weighs and request.drawing.proposal is None:
+    if request.spec.sampler.weighs and request.drawing.origin == ITSELF:
         yield _OWN.format("fewer" if "pilot_attempts" in evidence else "no more")
     # Further keys make texts longer, so they are worth a note where the token limit cost texts.
     if asked and state.cut_off and len(state.accepted) < state.wanted:

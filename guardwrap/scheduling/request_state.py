@@ -16,7 +16,7 @@ from guardwrap.constraints.checking import Judgement
 from guardwrap.formatting import counted, counted_of, lasting
 from guardwrap.outcomes import SAMPLER, Draw, Outcome
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import DEAD_END, AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
+from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
 from guardwrap.scheduling.inquiry import Inquiry, safely
 from guardwrap.scheduling.live_text import LiveText
 from guardwrap.scheduling.randomness import decision, skipped
@@ -69,6 +69,7 @@ class RequestState:
     state: Any = None  # the sampler's
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    passed_over: int = 0  # attempts that satisfy the constraint and are not returned
     places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
     rejected: RejectedAttempt | None = None  # the last one, for requests with a follow-up
     remarks: Counter[str] = field(default_factory=Counter)
@@ -387,7 +388,7 @@ class RequestState:
         self.attempts += 1
         self.satisfied += judged.judgement.satisfied
         self.cut_off += judged.decoded.status == "cut" and not judged.judgement.satisfied
-        self.stopped += judged.decoded.status == "aborted" and judged.decoded.blame != DEAD_END
+        self.stopped += judged.decoded.status == "aborted"
         self.tokens += judged.decoded.length
         self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.spec.sampler.step(self.state, self._attempt(judged))
@@ -417,10 +418,12 @@ class RequestState:
 
     def _reject(self, judged: JudgedAttempt) -> None:
         """Count an attempt that is not returned, and pass its text to those who asked for rejected texts."""
-        blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
+        by, place = judged.judgement.blame, judged.judgement.place
+        blame = by or SAMPLER
         if self.live is not None:
             self.live.require_nothing_sent(blame)
-        self.rejections[blame] += 1
+        self.passed_over += by is None
+        self.rejections.update([] if by is None else [by])
         if place is not None:
             self.places.setdefault(blame, Counter())[place] += 1
         if judged.judgement.satisfied:

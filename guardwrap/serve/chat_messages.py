@@ -178,7 +178,7 @@ def read_tools(fields: Mapping[str, Any], policy: RequestPolicy) -> ToolCalls | 
     try:
         return ToolCalls(tools, choice=choice, parallel=parallel, name="the tools")
     except GuardwrapError as error:
-        raise in_field("tool_choice" if str(error).startswith("choice") else "tools", error) from None
+        raise in_field("tool_choice" if error.location == ("choice",) else "tools", error) from None
 
 
 def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class ErrorResponse(Exception):
     """Exception that becomes the HTTP error response to a request. It never contains generated text."""
 
     request_id: str | None = None  # id of the request, as in the log and in the header ``x-request-id``
+    problem: str | None = None  # the message without the field that it begins with; None if it begins with none
 
     def __init__(
         self,
@@ -68,7 +69,9 @@ class ErrorResponse(Exception):
 
 def bad(param: str | None, problem: str, *, code: str | None = None) -> ErrorResponse:
     """Return the response (HTTP 400) to a field that is invalid or not supported."""
-    return ErrorResponse(400, f"{param}: {problem}" if param else problem, param=param, code=code)
+    response = ErrorResponse(400, f"{param}: {problem}" if param else problem, param=param, code=code)
+    response.problem = problem if param else None
+    return response
 
 
 def no_model(name: Any, names: Sequence[str]) -> ErrorResponse:

@@ -121,7 +121,7 @@ def _named_as_sent(places: Mapping[str, str]) -> Iterator[None]:
             raise
         name = max(inside, key=len)
         sent = names[name] + param.removeprefix(name)
-        message = sent + error.message.removeprefix(param) if error.message.startswith(param) else error.message
+        message = error.message if error.problem is None else f"{sent}: {error.problem}"
         raise ErrorResponse(error.status, message, param=sent, code=error.code) from None
 
 

@@ -15,9 +15,9 @@ from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal
 from guardwrap.constraints.files.repair_field import ARepair
 from guardwrap.constraints.kinds.function import Python
-from guardwrap.documents.validation import Invalid, document_of, validated
+from guardwrap.documents.validation import Invalid, code_needs, document_of, validated
 from guardwrap.documents.yaml_nodes import read_text, reading
-from guardwrap.errors import SpecError, UsageError
+from guardwrap.errors import UsageError
 from guardwrap.task_settings import beside, known_as
 
 
@@ -164,14 +164,11 @@ def read_named(settings: ServerSettings) -> dict[str, ConstraintFile]:
     for path in paths:
         if path.stem in named:
             raise UsageError(f"two files in {str(place)!r} are called {path.stem!r}; rename one of them")
-        try:
+        with code_needs("; pass --allow-code or set allow_code: true if you trust the file"):
             file = named[path.stem] = load(path, allow_code=settings.allow_code)
-            for part in walk(file.constraint):
-                if isinstance(part, Python):
-                    part.call, part.call_prefix  # noqa: B018  # a missing function is reported now
-        except SpecError as error:
-            message = str(error).replace("pass allow_code=True", "pass --allow-code or set allow_code: true")
-            raise SpecError(message) from None
+        for part in walk(file.constraint):
+            if isinstance(part, Python):
+                part.call, part.call_prefix  # noqa: B018  # a missing function is reported now
     return named
 
 

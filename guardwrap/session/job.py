@@ -17,7 +17,7 @@ from guardwrap.environment.progress import Teller
 from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.samplers.collecting import collecting
+from guardwrap.samplers import collecting
 from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for

@@ -369,5 +369,5 @@ class LocalSession(BaseSession):
             )
         adapter = adapter_of(self.pipe, adapter_option)
         if proposal is None:
-            return Proposal(self.pipe, None, "an adapter", adapter)
-        return replace(proposal, described="an adapter", adapter=adapter)
+            return Proposal(self.pipe, None, adapter=adapter)
+        return replace(proposal, adapter=adapter)

@@ -12,6 +12,7 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
+from guardwrap.outcomes import Origin, Shape
 from guardwrap.pipelines.loading import pipeline_of
 from guardwrap.pipelines.proposal_draws import require_same_tokens
 from guardwrap.pipelines.task_calls import call_kind
@@ -27,19 +28,18 @@ class Proposal:
 
     pipe: Pipeline  # the pipeline of the other model. For another prompt or an adapter, the wrapped pipeline.
     prompt: Prompt | None  # another prompt, or None
-    described: str  # a description, for reports
+    described: str = ""  # another model or prompt in words, for reports
     adapter: Loaded | Checkpoint | None = None  # the adapter, or None
     masked: Masked | None = None  # the settings of the mask, or None
     twisted: Twisted | None = None  # the settings of the twist, or None
 
-    def in_words(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
+    def origin(self, constraint: Constraint, prompt: Any, other_settings: bool) -> Origin:
         """Describe the proposal; for an adapter, also whether its card covers the constraint, prompt and settings."""
         words = self.described
         if self.adapter is not None:
             words = self.adapter.described(constraint, prompt, other_settings=other_settings)
-        if self.twisted is not None:
-            return f"{words}, twisted"
-        return words if self.masked is None else f"{words}, masked"
+        masked = None if self.masked is None else Shape.MASKED
+        return Origin(words, masked if self.twisted is None else Shape.TWISTED)
 
     def only_masks(self, pipe: Pipeline) -> bool:
         """Whether attempts are drawn from the pipeline's own model and prompt, with a mask or a twist."""
@@ -58,7 +58,7 @@ def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
     if not call_kind(pipe).causal:
         raise UsageError("proposal= is supported only for causal language models; leave it out")
     if isinstance(given, Masked | Twisted):
-        inner = proposal_of(pipe, given.proposal) or Proposal(pipe, None, "the model itself")
+        inner = proposal_of(pipe, given.proposal) or Proposal(pipe, None)
         if isinstance(given, Masked):
             return dataclasses.replace(inner, masked=given)
         return dataclasses.replace(inner, twisted=given)

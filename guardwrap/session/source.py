@@ -23,7 +23,7 @@ from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.constraints.views import NO_MESSAGE, judged_part
 from guardwrap.errors import UsageError
 from guardwrap.messages.call_syntax import with_syntax
-from guardwrap.outcomes import Outcome, Remedy
+from guardwrap.outcomes import ITSELF, Origin, Outcome, Remedy, Shape
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
@@ -136,7 +136,6 @@ class LocalSource:
                 mask = lookahead = self._mask(self.masked, lookahead, prompt, spec)
         why = self._whole_because(prompt)
         twists, proposal = self.twists, self.proposal
-        in_words = None if proposal is None else partial(proposal.in_words, other_settings=self.other_settings)
         notes = (*self.notes, *(self.of_weights if spec.sampler.weighs else ()), *prompt.law.notes)
         notes += (*self.call.notes(prompt, spec.constraint), *(() if twists is None else twists.notes))
         return prompt, Drawing(
@@ -146,7 +145,7 @@ class LocalSource:
             lookahead,
             None if twists is None else twists.twist(prompt),
             self.weigh if spec.sampler.weighs else None,
-            None if in_words is None else in_words(spec.constraint, prompt.given),
+            ITSELF if proposal is None else proposal.origin(spec.constraint, prompt.given, self.other_settings),
             notes,
             settled=watch if why is None else None,
             whole_because=why or "",
@@ -215,11 +214,13 @@ class EndpointProposal:
     adapter: str | None = None  # the name of an adapter on the server, or None
     masked: bool = False  # whether the server masks tokens, so that texts follow one part of the constraint
 
-    def in_words(self, constraint: Constraint) -> str:
+    def origin(self, constraint: Constraint) -> Origin:
         """Describe the proposal."""
-        words = "the model itself" if self.prompt is None else str(self.prompt)
+        words = "" if self.prompt is None else str(self.prompt)
         words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
-        return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words
+        if not self.masked:
+            return Origin(words)
+        return Origin(words, Shape.MASKED, f"by the server for {masking(constraint)[0].title}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +270,7 @@ class EndpointSource:
             _draw_of(self.call.draw, spec.constraint),
             TextWatch(reader),
             weigh=self.weigh if weighed else None,
-            proposal=None if proposal is None else proposal.in_words(spec.constraint),
+            origin=ITSELF if proposal is None else proposal.origin(spec.constraint),
             notes=self.notes,
             whole_because="a server draws the texts, and may draw another one after a broken connection",
         )

@@ -29,7 +29,7 @@ from guardwrap.environment.opentelemetry_api import (
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
 from guardwrap.messages.answer_message import finish_reason, shown_texts
-from guardwrap.outcomes import SAMPLER, Outcome
+from guardwrap.outcomes import Outcome
 
 _Item = TypeVar("_Item")
 
@@ -136,7 +136,7 @@ class CallSpan:
 
     def _describe(self, prompt: Any, constraint: Constraint, outcome: Outcome) -> None:
         report = outcome.report
-        self._rejections.update({title: count for title, count in report.rejections.items() if title != SAMPLER})
+        self._rejections.update(report.rejected)
         self._counts["output_tokens"] += sum(len(draw.token_ids) for draw in outcome.draws)
         ids = getattr(prompt.law, "ids", None)  # only a server knows the tokens of its prompts
         self._input_tokens = None if ids is None or self._input_tokens is None else self._input_tokens + len(ids)

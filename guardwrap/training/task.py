@@ -19,8 +19,8 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import ProposedCall, require_weighable
 from guardwrap.pipelines.task_calls import call_of
-from guardwrap.proposals import OR_REJECTION
 from guardwrap.proposals import Prompt as Hint
+from guardwrap.proposals import Unweighable
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
 from guardwrap.session.source import backend_for
@@ -49,8 +49,9 @@ class Task:
         for prompt in self.prompts:
             try:
                 require_weighable(dataclasses.replace(prompt, target=prompt.law))
-            except UsageError as error:
-                raise UsageError(str(error).replace(OR_REJECTION, " as generation settings")) from None
+            except Unweighable as error:
+                needed = ", ".join(f"{name}={value}" for name, value in error.settings.items())
+                raise UsageError(f"{error.why}; pass {needed} as generation settings") from None
         self._stable = self._call.stable_prefix()
 
     def draw(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -99,14 +100,16 @@ def train(
         try:
             trainer.find_gold()
             trainer.run()
-            figures, notes = _measured(trainer, folder)
+            figures, warnings, remarks = _measured(trainer, folder)
         except KeyboardInterrupt:
             trainer.settle()
             _save(trainer, folder)
             raise
     state = trainer.state
-    place = _save(trainer, folder, figures, notes)
-    trained = Trained(place, figures, state.samples, state.tokens, state.seconds, tuple(state.curve), tuple(notes))
+    trained = Trained(
+        folder, figures, state.samples, state.tokens, state.seconds, tuple(state.curve), tuple(warnings), tuple(remarks)
+    )
+    trained = dataclasses.replace(trained, folder=_save(trainer, folder, figures, trained.notes))
     if shards.is_main():
         packages = ("torch", "transformers", "peft", "numpy")
         used = {"guardwrap": __version__, **{name: version(name) for name in packages}}
@@ -135,8 +138,8 @@ def _following(made: Callable[[int], None], follow: Follow) -> Follow:
     return step
 
 
-def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list[str]]:
-    """Measure the trained proposal on its own draws and on draws of g."""
+def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list[str], list[str]]:
+    """Measure the trained proposal on its own draws and on draws of g; return figures, warnings and remarks."""
     task, prompts = trainer.task, len(trainer.settings.prompts)
     attempts = math.ceil(trainer.settings.final_attempts / prompts)
     digest = trainer.digest(trainer.policy.digest())
@@ -146,7 +149,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     accepted = drawn.accepted(prompts)
     after = acceptance_rate(sum(accepted), attempts * prompts, stopped_on_acceptance=False)
     figures = {"acceptance_after": after}
-    notes = []
+    notes: list[str] = []
     log_base = task.log_probabilities(task.model, drawn.samples)
     log_policy = task.log_probabilities(trainer.policy.model, drawn.samples)
     weights = [np.full(attempts, -math.inf) for _ in range(prompts)]
@@ -154,7 +157,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     for sample, a, b in zip(drawn.samples, log_base, log_policy, strict=True):
         weights[sample.prompt][places[sample.prompt]] = a - b
         places[sample.prompt] += 1
-    notes += _warnings(trainer, after, weights, sum(accepted))
+    warnings = _warnings(trainer, after, weights, sum(accepted))
     tail, heavy = _tail(weights)
     figures |= {} if tail is None else {"pareto_k": tail}
     notes += [] if heavy is None else [heavy]
@@ -178,7 +181,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
             notes.append(f"KL is estimated {source}")
         else:
             notes.append(f"KL is unknown: none of {attempts} draws for a prompt is accepted; raise final_attempts")
-        return figures, notes
+        return figures, warnings, notes
     log_policy = task.log_probabilities(trainer.policy.model, gold.drawn.samples)
     ratios = gold.log_ratios(log_policy, prompts)
     figures["kl_gold_proposal"] = mean_of([kl_gold_proposal_from_gold(*each) for each in ratios])
@@ -189,7 +192,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     notes.append(
         f"KL is measured on {sum(found)} draws of g among {gold.drawn.attempts * prompts} attempts of the model"
     )
-    return figures, notes
+    return figures, warnings, notes
 
 
 def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:
@@ -228,7 +231,7 @@ def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], 
         found = [*found, nothing] if of_start else [nothing]  # an adapter without effect makes other warnings pointless
     for warning in found if shards.is_main() else ():
         logger.warning("%s", warning)
-    return [f"warning: {warning}" for warning in found]
+    return found
 
 
 def _save(

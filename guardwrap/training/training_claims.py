@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from guardwrap.metrics.intervals import combine
-from guardwrap.metrics.rates import times_fewer
+from guardwrap.metrics.intervals import combine, times_fewer
 from guardwrap.outcomes import Estimate
+from guardwrap.report.blocks import minus_log
 from guardwrap.report.claims import Answer, Claim, above, cheaper
-from guardwrap.report.diagonal import minus_log
 from guardwrap.training.training_settings import TrainingSettings
 
 _UNKNOWN = Estimate(math.nan, -math.inf, math.inf)
@@ -30,11 +29,11 @@ def claims_of_training(name: str, figures: Mapping[str, Estimate], settings: Tra
     gap = _UNKNOWN if before is None or before.value == 0 or kl is None else combine((1, minus_log(before)), (-1, kl))
     near = _believed(above(gap, 0), drawn and on_draws_of_g(figures))
     rule = "KL(g‖a) - KL(g‖a') is above 0"
-    if above(gap, 0) == "holds" != near:
+    if above(gap, 0) == Answer.HOLDS != near:
         rule += "; but without enough draws of g (gold_attempts) the attempts may miss part of it"
     if prompts > 1:
         # By Jensen's inequality the mean of -log Z is at least -log of the mean of Z, so the figure is a lower bound.
-        near = "undecided" if near == "does not hold" else near
+        near = Answer.UNDECIDED if near == Answer.FAILS else near
         rule += "; of several prompts the figure is a lower bound"
     mean = f", as a mean over {prompts} prompts" if prompts > 1 else ""
     return [cost, Claim(f"{name} is closer to g than the model{mean}", near, gap, rule)]
@@ -47,4 +46,4 @@ def on_draws_of_g(figures: Mapping[str, Estimate]) -> bool:
 
 
 def _believed(answer: Answer, believed: bool) -> Answer:
-    return answer if believed or answer != "holds" else "undecided"
+    return answer if believed or answer != Answer.HOLDS else Answer.UNDECIDED

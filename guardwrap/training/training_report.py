@@ -13,6 +13,7 @@ from guardwrap.documents.yaml_nodes import to_yaml
 from guardwrap.errors import GuardwrapError
 from guardwrap.outcomes import Estimate, plain
 from guardwrap.report.blocks import (
+    UNKNOWN,
     Block,
     Cell,
     Curve,
@@ -25,16 +26,15 @@ from guardwrap.report.blocks import (
     Spot,
     Table,
     Text,
+    cost_against_distance,
+    minus_log,
 )
 from guardwrap.report.claims import table_of
-from guardwrap.report.diagonal import cost_against_distance, minus_log
-from guardwrap.report.plain_words import UNKNOWN
 from guardwrap.report.result_files import loads, text_of, validated_as
 from guardwrap.training.learning_curve import Row, learned
 from guardwrap.training.training_claims import claims_of_training, on_draws_of_g
 from guardwrap.training.training_settings import TrainingSettings
 
-_WARNING = "warning: "
 _SHOWN = 3  # most warnings of rounds shown per training
 
 
@@ -55,8 +55,10 @@ class Trained:
         Attempts, their tokens, and seconds spent on training, without measurements.
     curve
         One row per round.
-    notes
-        Remarks on the figures, one sentence each.
+    warnings
+        Why figures may be misleading, one sentence each.
+    remarks
+        How figures were estimated, one sentence each.
     """
 
     folder: Path
@@ -65,7 +67,13 @@ class Trained:
     tokens: int
     seconds: float
     curve: tuple[Row, ...]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """``warnings``, each after "warning: ", and ``remarks``."""
+        return (*(f"warning: {warning}" for warning in self.warnings), *self.remarks)
 
     @property
     def learned(self) -> bool:
@@ -84,7 +92,8 @@ class Result(Trained):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON types; the folder is relative to the file."""
-        return {**plain(self), "folder": self.folder.name, "settings": self.settings.model_dump(mode="json")}
+        of_file = {"folder": self.folder.name, "notes": list(self.notes)}
+        return {**plain(self), **of_file, "settings": self.settings.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,8 @@ def read_training(folder: Path, name: str) -> Training:
     result = None
     if written.exists():
         data = loads(text_of(written), str(written))
+        if isinstance(data, dict):
+            data = {**_told_apart(data.pop("notes", [])), **data}
         result = validated_as(data, Result, str(written), "a training's result of this version")
     if not curve.exists():
         return Training(name, () if result is None else result.curve, result)
@@ -110,6 +121,13 @@ def read_training(folder: Path, name: str) -> Training:
         where = f"{curve}:{i}"
         rows.append(validated_as(loads(line, where), Row, where, "a row of a learning curve of this version"))
     return Training(name, rows, result)
+
+
+def _told_apart(notes: Any) -> dict[str, Any]:
+    """Return the warnings and remarks of a file of version 0.1, which has only ``Trained.notes``."""
+    mark, lines = "warning: ", [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    warnings = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+    return {"warnings": warnings, "remarks": [line for line in lines if not line.startswith(mark)]}
 
 
 def pages_of(trainings: Sequence[Training]) -> list[Page]:
@@ -238,8 +256,8 @@ def _notes(group: Sequence[Training]) -> list[Block]:
     """Return warnings as notes, and other remarks as text."""
     blocks: list[Block] = []
     for training in group:
-        notes = () if training.result is None else training.result.notes
-        blocks += [Note(f"{training.name}: {note.removeprefix(_WARNING)}") for note in notes if _is_warning(note)]
+        warnings, remarks = ((), ()) if training.result is None else (training.result.warnings, training.result.remarks)
+        blocks += [Note(f"{training.name}: {warning}") for warning in warnings]
         rounds = [(row.round, warning) for row in training.curve for warning in row.warnings]
         blocks += [Note(f"{training.name}, round {i}: {warning}") for i, warning in rounds[-_SHOWN:]]
         if len(rounds) > _SHOWN:
@@ -248,12 +266,8 @@ def _notes(group: Sequence[Training]) -> list[Block]:
             blocks.append(Note(f"{training.name}: interrupted or still running; nothing was measured"))
         elif len(training.curve) > len(training.result.curve):
             blocks.append(Note(f"{training.name}: continued after the measurement, so the curve is ahead of the table"))
-        blocks += [Text(f"{training.name}: {note}") for note in notes if not _is_warning(note)]
+        blocks += [Text(f"{training.name}: {remark}") for remark in remarks]
     return blocks
-
-
-def _is_warning(note: str) -> bool:
-    return note.startswith(_WARNING)
 
 
 def _settings(group: Sequence[Training]) -> Table:

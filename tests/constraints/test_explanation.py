@@ -53,6 +53,9 @@ def test_values_in_json_have_a_path():
     (rejection,) = explained(JSONSchema(SCHEMA, name="list"), '{"items": ["a", 1]}').rejections
     assert rejection == Rejection("list", "1 is not of type 'string'", "$.items[1]")
     assert str(rejection) == "'list' ($.items[1]: 1 is not of type 'string')"
+    by_key = JSONSchema({"properties": {"a: b": {"type": "string"}}})
+    (rejection,) = explained(by_key, '{"a: b": 1}').rejections
+    assert (rejection.path, rejection.reason) == ("$['a: b']", "1 is not of type 'string'"), "a key may have a colon"
     (broken,) = explained(JSONSchema(SCHEMA, name="list"), "{").rejections
     assert broken.path is None
     assert broken.reason.startswith("is not JSON: ")

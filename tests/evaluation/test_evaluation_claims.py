@@ -10,8 +10,7 @@ from guardwrap.evaluation.evaluation_claims import claims_of_evaluation, next_st
 from guardwrap.evaluation.evaluation_report import page_of
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
-from guardwrap.evaluation.figures import BaseFigures, PromptFigures, ProposalFigures
-from guardwrap.evaluation.summary import Evaluation
+from guardwrap.evaluation.figures import BaseFigures, Evaluation, PromptFigures, ProposalFigures
 from guardwrap.evaluation.tradeoff import Point
 from guardwrap.outcomes import Estimate, exactly
 from guardwrap.report.blocks import Points, Table, Text

@@ -1,6 +1,6 @@
 """Files of an evaluation: recordings, JSON, plots and the page; and its command.
 
-Covers ``cli/commands/evaluate_command.py``, ``evaluation/notes.py`` and ``evaluation/summary.py`` too.
+Covers ``cli/commands/evaluate_command.py`` too.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Figures of proposals and samplers, compared with those of an enumerated world.
 
-Covers ``evaluation/reach.py`` and ``evaluation/tradeoff.py`` too.
+Covers ``evaluation/tradeoff.py`` too.
 """
 
 import json
@@ -14,10 +14,8 @@ import pytest
 from guardwrap import Regex, metrics
 from guardwrap.evaluation import tradeoff as tradeoff_module
 from guardwrap.evaluation.evaluation_report import evaluation_charts
-from guardwrap.evaluation.figures import figures_of
-from guardwrap.evaluation.reach import reach
-from guardwrap.evaluation.summary import mean_over_prompts
-from guardwrap.evaluation.tradeoff import COSTS, Point
+from guardwrap.evaluation.figures import figures_of, mean_over_prompts
+from guardwrap.evaluation.tradeoff import COSTS, Point, reach
 from guardwrap.outcomes import Draw, Estimate, plain
 from guardwrap.report.charts import alt_of, svg_of
 from guardwrap.samplers import Attempt

@@ -22,7 +22,7 @@ from guardwrap.messages import parsed_message, regions
 from guardwrap.messages.answer_message import answer_message
 from guardwrap.messages.parsed_message import NO_ANSWER, UNPARSED
 from guardwrap.messages.templates import FAMILIES
-from guardwrap.outcomes import Draw, Outcome, Report, Usage
+from guardwrap.outcomes import EXACT, Draw, Outcome, Report, Usage
 from guardwrap.pipelines import calls
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -32,7 +32,7 @@ from guardwrap.serve.responses_reply import ResponsesReply
 from guardwrap.testing import World
 from tests.messages.test_templates import CHAT, SYNTAX, Syntax, world_of
 
-REPORT = Report("exactly", "rejection", 1, 1, 1, "complete", Usage(1, 1), Budget(), None, {}, "0")
+REPORT = Report(EXACT, "rejection", 1, 1, 1, "complete", Usage(1, 1), Budget(), None, {}, "0")
 OWN: dict[str, dict[str, Any]] = {
     "no strip": {"content": {"content_args": {"strip": False}}},
     "own join": {"content": {"repeats": True, "join": " | "}},

@@ -1,6 +1,6 @@
 """Every 95 % interval contains the true value in 95 % ± 3 of 500 repetitions; those of broken estimators do not.
 
-Covers ``metrics/divergence.py``, ``metrics/from_gold.py`` and ``metrics/intervals.py`` too.
+Covers ``metrics/divergence.py`` and ``metrics/intervals.py`` too.
 """
 
 import math

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from guardwrap.errors import UsageError
-from guardwrap.metrics import projected, projected_kl
+from guardwrap.metrics import position, projected_kl
 from guardwrap.outcomes import Estimate
 from tests.metrics.fixtures_enumerated import covered, kl, repeat
 
@@ -52,17 +52,17 @@ def test_values_are_not_biased(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert off() < 0.15
     # Negative control: with the bias of the shares' own KL, which for equal laws is (bins - 1)/2 (1/300 + 1/300).
-    monkeypatch.setattr(projected, "Estimate", lambda *ends: Estimate(*(end + 9 / 300 for end in ends)))
+    monkeypatch.setattr(position, "Estimate", lambda *ends: Estimate(*(end + 9 / 300 for end in ends)))
     assert off() > 0.5
 
 
 def test_negative_control_half_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projected, "_Z", projected._Z / 2)
+    monkeypatch.setattr(position, "_Z", position._Z / 2)
     assert coverage(away(0.6), (1_000, 1_000)) < 0.92
 
 
 def test_negative_control_too_much_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projected, "_SMOOTHING", 20.0)
+    monkeypatch.setattr(position, "_SMOOTHING", 20.0)
     assert coverage(away(1.2), (200, 2_000)) < 0.92
 
 

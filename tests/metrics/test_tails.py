@@ -8,8 +8,8 @@ import pytest
 
 from guardwrap import metrics
 from guardwrap.errors import NoAcceptance, UsageError
-from guardwrap.metrics import tails
-from guardwrap.metrics.tails import LEAST_WEIGHTS, too_heavy
+from guardwrap.metrics import weights as tails
+from guardwrap.metrics.weights import LEAST_WEIGHTS, too_heavy
 
 KNOWN = (0, 0.3, 0.7, 1)
 REPETITIONS = 400

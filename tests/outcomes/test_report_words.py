@@ -9,7 +9,7 @@ import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, imh
 from guardwrap.formatting import digits
-from guardwrap.outcomes import APPROXIMATE, Estimate, Usage
+from guardwrap.outcomes import Closeness, Distribution, Estimate, Usage
 from guardwrap.testing import World
 from tests.outcomes.fixtures_weights import HEAVY, LIGHT, qrs_report
 
@@ -28,10 +28,10 @@ def test_the_first_line_says_how_sure_it_is(
     world: World, weights: list[float], options: dict[str, Any], begins: str, said: str
 ) -> None:
     """Determined from the figures, not from the description."""
-    drawn_from, evidence = qrs_report(weights, **options)
-    assert said in drawn_from
+    distribution, evidence = qrs_report(weights, **options)
+    assert said in str(distribution)
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
-    report = dataclasses.replace(outcome.report, drawn_from=APPROXIMATE, evidence=evidence)
+    report = dataclasses.replace(outcome.report, distribution=Distribution(Closeness.APPROXIMATE), evidence=evidence)
     assert report.headline().startswith(f"1 text, {begins} your model writes it")
     assert evidence["near_enough"] == options.get("target_tvd", 0.05)
     without = dataclasses.replace(report, evidence={})
@@ -54,24 +54,25 @@ def test_no_report_of_imh_says_that_its_texts_are_near(world: World) -> None:
 def test_nearness_is_said_only_where_figures_show_it(world: World, evidence: dict[str, Any]) -> None:
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
     for sampler in ("imh", "qrs", "one of a plug-in"):
-        report = dataclasses.replace(outcome.report, drawn_from=f"{APPROXIMATE}: {sampler}", evidence=evidence)
+        distribution = Distribution(Closeness.APPROXIMATE, sampler)
+        report = dataclasses.replace(outcome.report, distribution=distribution, evidence=evidence)
         assert "is unknown" in report.headline()
 
 
 @pytest.mark.parametrize("count", [22, 30, 60, 99])
 def test_few_texts_are_not_called_a_heavy_tail(count: int) -> None:
-    said = [qrs_report([*LIGHT[start : start + count]], beta=1.0)[0] for start in range(0, 300, count)]
+    said = [str(qrs_report([*LIGHT[start : start + count]], beta=1.0)[0]) for start in range(0, 300, count)]
     assert not [words for words in said if "heavy (Pareto" in words]
     assert count > 30 or any("too few texts to tell" in words for words in said)
 
 
 def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
     """One attempt outweighs all others, so the figures depend on a single text."""
-    drawn_from, evidence = qrs_report([-1.0] * 300 + [7.0], target_tvd=0.2, pilot=50)
+    distribution, evidence = qrs_report([-1.0] * 300 + [7.0], target_tvd=0.2, pilot=50)
     assert evidence["effective_sample_size"].value < 3
-    assert drawn_from.endswith(", distance (TVD) unknown")
+    assert distribution.detail.endswith(", distance (TVD) unknown")
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
-    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    report = dataclasses.replace(outcome.report, distribution=distribution, evidence=evidence)
     said = "which satisfies the constraint; the distance to your model's own texts is unknown"
     assert said in dataclasses.replace(report, usage=Usage(attempts=301)).headline()
 
@@ -97,13 +98,13 @@ def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
 def test_a_heavy_tail_tells_no_upper_end(
     world: World, weights: list[float], options: dict[str, Any], ends: str, begins: str
 ) -> None:
-    drawn_from, evidence = qrs_report(weights, **options)
-    assert drawn_from.endswith(ends)
+    distribution, evidence = qrs_report(weights, **options)
+    assert str(distribution).endswith(ends)
     assert evidence["tvd"].high == 1
     assert evidence["kl"].high == math.inf
     assert not evidence["pareto_k"].value <= evidence["pareto_k_limit"]
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
-    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    report = dataclasses.replace(outcome.report, distribution=distribution, evidence=evidence)
     assert report.headline().startswith(f"1 text, {begins}")
     json.dumps(report.to_dict(), allow_nan=False)
     rows = [" ".join(line.split()) for line in str(report).splitlines()]
@@ -118,12 +119,12 @@ def test_a_heavy_tail_tells_no_upper_end(
 
 
 def test_negative_control_a_light_tail_tells_the_interval(world: World) -> None:
-    drawn_from, evidence = qrs_report(LIGHT, target_tvd=0.05, pilot=50)
-    assert "cannot" not in drawn_from
+    distribution, evidence = qrs_report(LIGHT, target_tvd=0.05, pilot=50)
+    assert "cannot" not in str(distribution)
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
 
     def printed(figures: dict[str, Any]) -> list[str]:
-        report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=figures)
+        report = dataclasses.replace(outcome.report, distribution=distribution, evidence=figures)
         return [" ".join(line.split()) for line in str(report).splitlines()]
 
     rows = printed(evidence)
@@ -135,11 +136,15 @@ def test_negative_control_a_light_tail_tells_the_interval(world: World) -> None:
 
 
 def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
-    _, evidence = qrs_report([0.0, 3.0] * 40, target_tvd=0.3, pilot=60)
+    distribution, evidence = qrs_report([0.0, 3.0] * 40, target_tvd=0.3, pilot=60)
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
-    rejections = {"the sampler": 75, "a rule": 3}
     report = dataclasses.replace(
-        outcome.report, drawn_from=APPROXIMATE, evidence=evidence, usage=Usage(attempts=80), rejections=rejections
+        outcome.report,
+        distribution=distribution,
+        evidence=evidence,
+        usage=Usage(attempts=80),
+        rejected={"a rule": 3},
+        passed_over=75,
     )
     assert report.headline().endswith("about 20 attempts per text, after a pilot of 60")
     rows = [" ".join(line.split()) for line in str(report).splitlines()]
@@ -148,8 +153,8 @@ def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
         "rejected by a rule: 3 of 80",
         "rejected by the sampler: 15 of 16 that satisfied the constraint",
     ]
-    assert dict(report.rejections) == rejections
-    only = dataclasses.replace(report, rejections={"the sampler": 60})
+    assert report.rejections == {"the sampler": 75, "a rule": 3}
+    only = dataclasses.replace(report, rejected={}, passed_over=60)
     assert "rejected by" not in str(only)
 
 
@@ -172,7 +177,7 @@ def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
 def test_advice_names_the_place_in_words(world: World) -> None:
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
     usage = Usage(attempts=9)
-    report = dataclasses.replace(outcome.report, rejections={"it": 7, "b": 2}, usage=usage, places={"it": {"$.a": 5}})
+    report = dataclasses.replace(outcome.report, rejected={"it": 7, "b": 2}, usage=usage, places={"it": {"$.a": 5}})
     assert report.advice().startswith("'it' rejected 7 of 9 (5 at $.a), 'b' rejected 2 of the other 2; ")
     assert "where      $.a: 5 of 7" in str(report)
     report = dataclasses.replace(report, places={"it": {"not JSON": 5, "$": 2}})

@@ -40,8 +40,7 @@ from guardwrap.pipelines import mask_search, masking
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.vocabulary import Vocabulary
-from guardwrap.samplers import Attempt, Sampler
-from guardwrap.samplers.collecting import collecting
+from guardwrap.samplers import Attempt, Sampler, collecting
 from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law

@@ -1,6 +1,6 @@
 """The choice of ``sampler="auto"``.
 
-Covers ``samplers/auto.py`` too.
+Covers ``samplers/sampler_registry.py`` too.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Rates that a pilot alone cannot tell, the ways that a plan compares, and what the plan itself may cost.
 
-Covers ``planning/drawing.py``, ``planning/forecast.py`` and ``planning/advice.py`` too.
+Covers ``planning/alternatives.py``, ``planning/drawing.py`` and ``planning/forecast.py``.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from guardwrap import Constraint, GuardedGenerator, Keyword, Prompt, Regex, Twis
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw, Estimate
+from guardwrap.planning.alternatives import MARKOV, model_rate
 from guardwrap.planning.drawing import Drawing, PilotAttempts, expected_attempts
-from guardwrap.planning.model_rate import MARKOV, model_rate
 from guardwrap.samplers import Attempt, rejection
 from guardwrap.samplers.protocol import Goal
 from guardwrap.scheduling.randomness import seed_for

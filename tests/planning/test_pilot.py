@@ -1,6 +1,6 @@
 """Plans: the limits of a budget, the time of a single prompt, and proposals whose attempts have no weights.
 
-Covers ``planning/alternatives.py`` and ``planning/probability.py`` too.
+Covers ``planning/alternatives.py`` and ``planning/plan.py`` too.
 """
 
 import json
@@ -20,8 +20,7 @@ from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate
 from guardwrap.planning import drawing
-from guardwrap.planning.advice import advice_of
-from guardwrap.planning.alternatives import Alternative, cheapest
+from guardwrap.planning.plan import Means
 from guardwrap.samplers import rejection
 from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling import request_state, scheduler
@@ -135,16 +134,6 @@ def test_a_chat_is_told_by_its_last_message(small: World) -> None:
     assert told.splitlines()[1] == "1 text for 'ab'"
 
 
-def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
-    never = math.inf
-    unknown = Estimate(never, 100.0, never)
-    itself = Alternative("the model itself", "rejection", 0.0, unknown, never, never, without=1, pilot=64)
-    masked = Alternative("the model itself, masked", "rejection", 0.5, Estimate(40.0, 30.0, 60.0), 10.0, 200.0)
-    assert "Budget" not in (cheapest([itself, masked], [Budget(max_computed_tokens=400)])[0] or "")
-    advice, _ = cheapest([itself, masked], [Budget(max_attempts=None, max_computed_tokens=100)])
-    assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice its expected cost")
-
-
 def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     """The mean cost of a text is then unknown, however many texts other prompts had."""
     never = Regex("zz")
@@ -190,7 +179,7 @@ def test_figures_that_are_hardly_known_are_shown_as_intervals(small: World) -> N
     assert shown.count("between 8.14 and 1.62e+09 (95 %)") == 4
     assert "[8.14" not in shown
     for itself in (True, False):
-        advice = advice_of([unsure], "rejection", None, [Budget()], itself=itself, weighed=False)
+        advice = replace(plan, forecasts=(unsure,), ways=(), means=Means(hint=itself, itself=itself)).advice
         assert "the acceptance rate is not known to within a factor of fifty" in advice
         assert advice.endswith("with a hint (proposal=Prompt(...))") == itself
 

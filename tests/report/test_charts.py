@@ -1,6 +1,6 @@
 """Charts: one color per method on a page, and labels that do not overlap.
 
-Covers ``report/diagonal.py``, ``report/figure_export.py`` and ``report/labels.py`` too.
+Covers ``report/figure_export.py`` too.
 """
 
 import re
@@ -9,9 +9,8 @@ import pytest
 from matplotlib.text import Annotation
 
 from guardwrap.outcomes import Estimate
-from guardwrap.report import charts, labels
-from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots
-from guardwrap.report.diagonal import cost_against_distance
+from guardwrap.report import charts
+from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots, cost_against_distance
 from guardwrap.report.figure_export import COLOURS, drawing
 
 EXACT = Estimate(1.0, 1.0, 1.0)
@@ -92,7 +91,7 @@ def test_negative_control_labels_where_they_fall(monkeypatch):
 
 def test_a_label_without_room_is_left_out_and_the_figures_have_it():
     same = Points("p", "x", "y", (Spots("a", tuple(Spot(EXACT, EXACT, f"prompt {i}") for i in range(40))),))
-    assert 0 < len(boxes(same)[1]) <= len(labels._PLACES)
+    assert 0 < len(boxes(same)[1]) <= len(charts._PLACES)
     table = charts.chart_table(same)
     assert table is not None
     assert len(table.rows) == 40

@@ -6,7 +6,9 @@ import pytest
 
 from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
-from guardwrap.report.claims import Claim, above, below, table_of, worst
+from guardwrap.report.claims import Answer, Claim, above, below, table_of, worst
+
+HOLDS, UNDECIDED, FAILS = Answer
 
 
 @pytest.mark.parametrize(
@@ -30,12 +32,12 @@ def test_the_whole_interval_has_to_be_on_one_side(interval, is_above, is_below):
 
 
 def test_all_of_them():
-    assert worst(["holds", "holds"]) == "holds"
-    assert worst(["holds", "undecided"]) == "undecided"
-    assert worst(["undecided", "does not hold", "holds"]) == "does not hold"
+    assert worst([HOLDS, HOLDS]) is HOLDS
+    assert worst([HOLDS, UNDECIDED]) is UNDECIDED
+    assert worst([UNDECIDED, FAILS, HOLDS]) is FAILS
 
 
 def test_a_table_says_what_was_read():
-    table = table_of([Claim("It is near", "undecided", Estimate(0.04, 0.01, 0.2), "at most 0.05")])
+    table = table_of([Claim("It is near", UNDECIDED, Estimate(0.04, 0.01, 0.2), "at most 0.05")])
     assert isinstance(table, Table)
     assert table.rows == (("It is near", "? undecided", Estimate(0.04, 0.01, 0.2), "at most 0.05"),)

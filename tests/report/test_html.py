@@ -1,6 +1,6 @@
 """``guardwrap report``: pages as data, and their HTML, also in a browser.
 
-Covers ``cli/commands/report_command.py``, ``report/blocks.py``, ``report/plain_words.py`` and
+Covers ``cli/commands/report_command.py``, ``report/blocks.py`` and
 ``report/result_files.py`` too.
 """
 

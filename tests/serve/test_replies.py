@@ -6,13 +6,13 @@ import json
 import pytest
 
 from guardwrap import Budget
-from guardwrap.outcomes import Draw, Obstacle, Outcome, Remedy, Report, Usage
+from guardwrap.outcomes import EXACT, Closeness, Distribution, Draw, Obstacle, Outcome, Remedy, Report, Usage
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import Reply, event, require_complete
 
 REPORT = Report(
-    "exactly your model's own distribution, given the constraint (g)",
+    EXACT,
     "rejection",
     1,
     2,
@@ -24,6 +24,7 @@ REPORT = Report(
     {"r": 3},
     "0",
 )
+NOTHING = Distribution(Closeness.NOTHING)
 DRAWS = (Draw("p", (1, 2, 0), "one", True), Draw("p", (1, 2, 3), "two\nSTOP", False))
 
 
@@ -77,7 +78,7 @@ def test_an_event_is_one_line_whatever_the_text():
 
 
 def test_what_is_not_complete_is_refused_with_its_report():
-    short = Report("nothing", "rejection", 1, 2, 1, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
+    short = Report(NOTHING, "rejection", 1, 2, 1, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
     with pytest.raises(ErrorResponse) as caught:
         require_complete(outcome(DRAWS[:1], short), ParsedRequest("tiny", ["p"], {}))
     assert (caught.value.status, caught.value.code) == (422, "max_attempts")
@@ -101,7 +102,7 @@ def test_what_is_not_complete_is_refused_with_its_report():
     ],
 )
 def test_the_error_names_the_fields_to_change(ended, remedies, most, fields):
-    counts = ("nothing", "rejection", 1, 2, 0, ended, Usage(5, 30), Budget(timeout=2), None, {"r": 5}, "0")
+    counts = (NOTHING, "rejection", 1, 2, 0, ended, Usage(5, 30), Budget(timeout=2), None, {"r": 5}, "0")
     request = ParsedRequest("tiny", ["p"], {"max_new_tokens": 7}, most_tokens=most)
     report = Report(*counts, remedies=tuple(map(Remedy, remedies)))
     with pytest.raises(ErrorResponse) as caught:
@@ -126,7 +127,7 @@ def test_the_error_names_the_fields_to_change(ended, remedies, most, fields):
     ],
 )
 def test_the_error_begins_with_the_settings_that_rule_all_texts_out(settings, fields):
-    counts = ("nothing", "rejection", 1, 2, 0, "impossible", Usage(256, 256), Budget(), None, {"r": 256}, "0")
+    counts = (NOTHING, "rejection", 1, 2, 0, "impossible", Usage(256, 256), Budget(), None, {"r": 256}, "0")
     report = Report(*counts, obstacle=Obstacle(settings, 0.0031), remedies=(Remedy.SETTINGS, Remedy.CONSTRAINT))
     with pytest.raises(ErrorResponse) as caught:
         require_complete(outcome((), report), ParsedRequest("tiny", ["p"], {"max_new_tokens": 7}))
@@ -140,7 +141,7 @@ def test_the_error_begins_with_the_settings_that_rule_all_texts_out(settings, fi
 
 
 def test_settings_that_leave_only_white_space_are_named_too():
-    counts = ("nothing", "rejection", 1, 2, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
+    counts = (NOTHING, "rejection", 1, 2, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
     remedies = (Remedy.SETTINGS, Remedy.MASK, Remedy.BUDGET)
     report = Report(*counts, obstacle=Obstacle(("top_k=50",), 0.0031, textless=True), remedies=remedies)
     with pytest.raises(ErrorResponse) as caught:

@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter, create_model
 
 from guardwrap import Budget
-from guardwrap.outcomes import Draw, Outcome, Report, Usage
+from guardwrap.outcomes import EXACT, Closeness, Distribution, Draw, Outcome, Report, Usage
 from guardwrap.serve import request_handling
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -349,8 +349,10 @@ def test_requests_are_counted_and_logged_like_others(server: Any, http: Any) -> 
     assert "acbdfeacbdfe" not in log
 
 
-REPORT = Report("g", "rejection", 1, 1, 1, "complete", Usage(5, 30), Budget(), None, {"r": 3}, "0")
-SHORT = Report("nothing", "rejection", 1, 1, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
+REPORT = Report(EXACT, "rejection", 1, 1, 1, "complete", Usage(5, 30), Budget(), None, {"r": 3}, "0")
+SHORT = Report(
+    Distribution(Closeness.NOTHING), "rejection", 1, 1, 0, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0"
+)
 DRAW = Draw("p", (1, 2, 0), "a secret\nSTOP", True)
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from guardwrap.metrics import acceptance_rate
-from guardwrap.metrics.from_gold import kl_gold_proposal_from_gold
+from guardwrap.metrics.divergence import kl_gold_proposal_from_gold
 from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
+from guardwrap.report.claims import Answer
 from guardwrap.training.training_claims import claims_of_training, on_draws_of_g
 from guardwrap.training.training_report import Result, Training, pages_of
 from guardwrap.training.training_settings import TrainingSettings
@@ -115,12 +116,12 @@ def test_a_model_that_is_no_nearer_is_hardly_ever_said_to_be():
         (_, near) = claims_of_training("dpg", found, settings())
         told.append(near.answer)
         by_value += near.figure.value > 0
-    assert told.count("holds") <= 45  # of Binomial(1000, 0.025) more have probability 1e-4
+    assert told.count(Answer.HOLDS) <= 45  # of Binomial(1000, 0.025) more have probability 1e-4
     assert by_value > 400, "negative control: by its value alone the claim would hold in every other training"
 
 
 def test_the_page_begins_with_the_claims():
-    result = Result(Path("adapter"), figures(), 100, 1000, 1.0, (), (), settings=settings())
+    result = Result(Path("adapter"), figures(), 100, 1000, 1.0, (), (), (), settings=settings())
     (page,) = pages_of([Training("dpg", (), result), Training("sft", (), result)])
     table = page.sections[0].blocks[0]
     assert isinstance(table, Table)

@@ -77,8 +77,8 @@ def run_evaluation(
     with ends_at_once():
         from guardwrap.evaluation.evaluation_claims import next_step
         from guardwrap.evaluation.evaluation_run import evaluate as run
+        from guardwrap.evaluation.figures import LABELS, mean_over_prompts
         from guardwrap.evaluation.recording import CHUNK
-        from guardwrap.evaluation.summary import LABELS, mean_over_prompts
         from guardwrap.planning.choice import chosen_source
 
     def load(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guardwrap.budget import Budget
-from guardwrap.cli.flags import as_said, by_places, in_flags, told_in_flags
+from guardwrap.cli.flags import in_flags, switched_to, told_in_flags
 from guardwrap.cli.generate_request import proposed_by
 from guardwrap.cli.options import (
     Adapter,
@@ -156,13 +156,12 @@ def plan(
     limits = {"pilot": pilot, "max_seconds": plan_seconds}
     result = _plan(guarded, tried, chat=chat, **limits, num_return_sequences=count, **options)
     drawn_by = {"--proposal": proposal, "--adapter": adapter, "--masked": masked or None, "--twisted": twisted or None}
-    advice = as_said(in_flags(result.advice), list(known(drawn_by)))
     if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
-        advice = by_places(advice, [item.where for item in tried])
         places = [dataclasses.replace(one, place=item.where) for one, item in zip(result.forecasts, tried, strict=True)]
         result = dataclasses.replace(result, forecasts=tuple(places))
-    result = dataclasses.replace(result, advice=advice)
-    typer.echo(json.dumps(result.to_dict(), indent=1) if as_json else printable_text(in_flags(str(result))))
+    advice = in_flags(result.advised(partial(switched_to, used_flags=list(known(drawn_by)))))
+    text = json.dumps({**result.to_dict(), "advice": advice}, indent=1)
+    typer.echo(text if as_json else printable_text(in_flags(result.in_words(advice))))
     if others and not as_json:
         typer.echo(_of_others(tried, others, [each.attempts.value for each in result.forecasts]))
 

@@ -20,7 +20,7 @@ from guardwrap.constraints.json.schema_files import read_schema_file
 from guardwrap.constraints.json.schema_validation import misfit_of, read_schema
 from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.constraints.kinds.function import importable, qualified
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.kinds.text import Fault, TextConstraint, require_choice
 from guardwrap.constraints.places import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
 from guardwrap.constraints.text_parts import Part, in_json
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -49,13 +49,13 @@ def _no_type(value: Any) -> None:
 class _Fault(NamedTuple):
     """What is wrong with a text: a message, which may quote it, and a place and a reason, which do not."""
 
-    message: str
+    message: Fault
     place: str
     reason: str
     stopped: str | None = None  # where an early abort stops such a text; None if it may still become valid
 
 
-_SOME_FAULT = _Fault("is invalid", "$", "is invalid")
+_SOME_FAULT = _Fault(Fault("is invalid"), "$", "is invalid")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -304,8 +304,12 @@ class JSONSchema(TextConstraint):
 
     def fault(self, text: str) -> str:
         """Return where the text is not JSON, or which value in it is invalid, and why."""
+        return str(self.fault_at(text))
+
+    def fault_at(self, text: str) -> Fault:
+        """Return where the text is not JSON, or which value in it is invalid, and why, apart from its path."""
         fault = self._fault(text, describe=True)
-        return "" if fault is None else fault.message
+        return Fault() if fault is None else fault.message
 
     def place_in(self, draw: Draw, /) -> str | None:
         """Return the first place where an attempt is invalid, such as ``$.items[].name``; keys not declared are ``*``.
@@ -337,24 +341,24 @@ class JSONSchema(TextConstraint):
             blocks = fenced(text)
             if len(blocks) != 1:
                 count = counted(len(blocks), "fenced block")
-                return _Fault(f"has {count}", count, "instead of one")
+                return _Fault(Fault(f"has {count}"), count, "instead of one")
             text = blocks[0]
         check_deadline()
         try:
             value = lexical.load_exact(text)
         except (ValueError, OverflowError, RecursionError) as error:  # not JSON, too many digits, nested too deeply
-            return _Fault(f"is not JSON: {first_line(error).partition(' (char')[0]}", NOT_JSON, "")
+            return _Fault(Fault(f"is not JSON: {first_line(error).partition(' (char')[0]}"), NOT_JSON, "")
         if describe:
             if (misfit := misfit_of(self.validator, value)) is not None:
-                return _Fault(misfit.message, shown_place(misfit.path, self.declared), misfit.reason)
+                return _Fault(Fault(misfit.message, misfit.at), shown_place(misfit.path, self.declared), misfit.reason)
         elif not self.validator.is_valid(value):
             return _SOME_FAULT
         if self.whitespace == "compact" and not lexical.is_compact(text):
             message = "has white space that whitespace='compact' does not allow"
-            return _Fault(message, WHITE_SPACE, "")
+            return _Fault(Fault(message), WHITE_SPACE, "")
         if self.adapter is None:
             return None
-        by_type = _Fault("", PYTHON_TYPE, "")
+        by_type = _Fault(Fault(), PYTHON_TYPE, "")
         try:
             if in_python:
                 with uncounted():
@@ -362,7 +366,8 @@ class JSONSchema(TextConstraint):
                 return None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            return by_type._replace(message=f"{'.'.join(map(str, ('$', *first['loc'])))}: {one_line(first['msg'])}")
+            at = ".".join(map(str, ("$", *first["loc"])))
+            return by_type._replace(message=Fault(one_line(first["msg"]), at))
         return by_type
 
     def prefix_verdict(self, prefix: str) -> Verdict:

@@ -171,6 +171,7 @@ class Misfit(NamedTuple):
     # The keys and indices that lead to it. The last one is the key of a missing property, or ``"*"`` for one that is
     # not allowed.
     path: tuple[str | int, ...]
+    at: str | None  # the path of the value that is wrong, in words; None if it is the whole value
     message: str  # what is wrong. It may quote the value.
     reason: str  # what is wrong, without the value
 
@@ -203,12 +204,12 @@ def misfit_of(validator: Any, value: Any) -> Misfit | None:
     message = str(error.message).replace(repr(error.instance), quoted_value)
     if error.validator == "enum":
         message = f"{quoted_value} {_reason(error)}"
-    shown = f"{ValidationError('', path=path).json_path}: {message}" if path else message
+    at = one_line(ValidationError("", path=path).json_path) if path else None
     if error.validator == "required":
         path = (*path, *[key for key in error.validator_value if key not in error.instance][:1])
     elif error.validator in ("additionalProperties", "unevaluatedProperties"):
         path = (*path, "*")
-    return Misfit(path, one_line(shown), one_line(_reason(error)))
+    return Misfit(path, at, one_line(message), one_line(_reason(error)))
 
 
 def _outermost(errors: Iterator[Any]) -> Any:

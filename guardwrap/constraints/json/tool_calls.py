@@ -99,7 +99,8 @@ class ToolCalls(Constraint):
         require(bool(names) or self.choice == "none", "ToolCalls needs at least one tool, or choice='none'")
         require(len({*names}) == len(names), "two tools have the same name")
         object.__setattr__(self, "tools", tuple(definitions))
-        object.__setattr__(self, "choice", _choice(self.choice, names))
+        with about("choice"):
+            object.__setattr__(self, "choice", _choice(self.choice, names))
         require(isinstance(self.parallel, bool), "parallel must be true or false")
         most = self.max_calls
         require(most is None or (is_count(most) and most > 0), f"max_calls={most!r}: give a whole number of at least 1")

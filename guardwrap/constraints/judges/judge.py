@@ -19,6 +19,7 @@ from guardwrap.constraints.judges.server_answers import PARALLEL, NamedServer, S
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
+from guardwrap.documents.validation import require_code_allowed
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed
@@ -33,8 +34,8 @@ _LEAST = 1e-4
 
 def _require_allowed(model: Any, info: ValidationInfo) -> Any:
     """Reject a server in a file, which could send prompts anywhere, unless the caller passed ``allow_code=True``."""
-    if isinstance(model, str) and names_server(model) and not (info.context or {}).get("allow_code"):
-        raise ValueError(f"names a server ({short(model)}); pass allow_code=True if you trust the file")
+    if isinstance(model, str) and names_server(model):
+        require_code_allowed(info, f"a server ({short(model)})")
     return model
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import ClassVar, Self
 
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.kinds.text import Fault, TextConstraint
 from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.outcomes import Draw
@@ -32,7 +32,7 @@ class ComparedConstraint(TextConstraint):
         """Compare each text with its own prompt, or with the documents."""
         return [super(ComparedConstraint, self._of(draw.prompt)).check([draw])[0] for draw in draws]
 
-    def fault_of(self, draw: Draw) -> str:
+    def fault_of(self, draw: Draw) -> Fault:
         """Return what is wrong with a draw, compared with its own prompt or with the documents."""
         return super(ComparedConstraint, self._of(draw.prompt)).fault_of(draw)
 

@@ -16,6 +16,7 @@ from guardwrap.constraints.base import Constraint, require, source_file
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted
+from guardwrap.documents.validation import require_code_allowed
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError
@@ -24,8 +25,7 @@ from guardwrap.outcomes import Draw
 
 def _require_allowed(function: Any, info: ValidationInfo) -> Any:
     """Reject a function in a file, at any depth, unless the caller passed ``allow_code=True``."""
-    if not (info.context or {}).get("allow_code"):
-        raise ValueError(f"names Python code ({short(function)}); pass allow_code=True if you trust the file")
+    require_code_allowed(info, f"Python code ({short(function)})")
     return function
 
 

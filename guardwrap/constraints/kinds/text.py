@@ -7,7 +7,7 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import regex
 
@@ -48,6 +48,16 @@ def require_choice(value: object, choices: tuple[str, ...], field_name: str) -> 
         value in choices,
         f"{field_name}={value!r} is not one of {', '.join(choices)}{nearest(value, choices)}",
     )
+
+
+class Fault(NamedTuple):
+    """What is wrong with a text, in words that may quote it; the fields of a ``Rejection``."""
+
+    reason: str = ""
+    path: str | None = None  # the path of the wrong value in JSON; None for the whole text
+
+    def __str__(self) -> str:
+        return self.reason if self.path is None else f"{self.path}: {self.reason}"
 
 
 class TextConstraint(Constraint):
@@ -103,16 +113,20 @@ class TextConstraint(Constraint):
         whole.__dict__.pop("digest", None)
         return whole
 
-    def fault_of(self, draw: Draw) -> str:
+    def fault_at(self, text: str) -> Fault:
+        """Return what is wrong with a string, and where, if it is JSON."""
+        return Fault(self.fault(text))
+
+    def fault_of(self, draw: Draw) -> Fault:
         """Return what is wrong with a rejected draw: the fault of the first string of its view that does not hold."""
         try:
             with charged(draw):
                 texts = view(draw, self.on)
                 if texts is None:
-                    return f"has no part {self.on}"
-                return next((self.fault(text) for text in texts if not self.holds(text)), "")
+                    return Fault(f"has no part {self.on}")
+                return next((self.fault_at(text) for text in texts if not self.holds(text)), Fault())
         except TimeLimit:
-            return ""
+            return Fault()
 
     def found_in(self, text: str) -> str:
         """Return what in a string makes it hold, in a few words, for negations; "" if the title says enough.

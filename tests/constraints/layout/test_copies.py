@@ -137,5 +137,5 @@ def test_long_texts_take_little_time() -> None:
 
 def test_the_fault_of_a_draw_is_judged_by_its_own_prompt() -> None:
     rule = NumbersFrom()
-    assert rule.fault_of(Draw("7 cups", (), "7 pots and 8 cups", True)).startswith("has the number 8")
-    assert rule.fault_of(Draw("8 cups", (), "8 pots", True)) == ""
+    assert rule.fault_of(Draw("7 cups", (), "7 pots and 8 cups", True)).reason.startswith("has the number 8")
+    assert rule.fault_of(Draw("8 cups", (), "8 pots", True)).reason == ""
