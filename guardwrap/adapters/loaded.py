@@ -18,7 +18,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.documents.inputs import irregular
 from guardwrap.environment.model_loading import loading_model
-from guardwrap.environment.package_data import CONFIG, PREFIX
+from guardwrap.environment.package_data import CONFIG
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import Adapter
@@ -178,15 +178,6 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
         source = str(folder) if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
         return Checkpoint(name, _checkpoint(source, adapter.revision, model, tokenizer))
     return Loaded(model, adapter, read_adapter(folder, name))
-
-
-def require_adapter(adapter: Adapter) -> None:
-    """Require that the files of an adapter can be read, without its model. One on the Hub is not downloaded."""
-    source = str(adapter.source)
-    if source.startswith(PREFIX) or Path(source).expanduser().is_dir():
-        folder, name = _found(adapter)
-        if not _is_checkpoint(folder):
-            read_adapter(folder, name)
 
 
 def _found(adapter: Adapter) -> tuple[Path, str]:

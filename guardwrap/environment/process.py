@@ -17,12 +17,6 @@ def keep_freed_memory() -> None:
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
-def release_freed_memory() -> None:
-    """Return freed memory to the operating system, once, despite ``keep_freed_memory``."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):  # musl has none
-        trim(0)
-
-
 def quieten_transformers() -> None:
     """Hide transformers' progress bars and warnings, unless guardwrap logs at level INFO or below."""
     if not logging.getLogger("guardwrap").isEnabledFor(logging.INFO):

@@ -394,13 +394,6 @@ class Backend(Protocol):
         """
 
 
-class Scorer(Protocol):
-    """Computes log-probabilities of given texts, for backends whose model can."""
-
-    def __call__(self, texts: Sequence[tuple[Any, Sequence[int]]]) -> list[float]:
-        """Return log a(y) in nats for each pair of a law and new tokens."""
-
-
 def grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
     """Group the indices of attempts by key, keeping their order."""
     groups: dict[Hashable, list[int]] = {}

@@ -360,11 +360,6 @@ class BaseSession(ABC):
             asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
         return asked if item.number is None else replace(asked, place=item.number)
 
-    @property
-    def has_seed(self) -> bool:
-        """Whether calls that give no seed repeat when the wrapper is made again."""
-        return self._seed is not None
-
     def next_seed(self) -> int:
         """Return the seed of a call that gives none: the next one of this session."""
         call = next(self._calls)

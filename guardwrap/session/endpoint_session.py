@@ -120,11 +120,6 @@ class EndpointSession(BaseSession):
         return _both(proposal, self.adapter if adapter_option is None else _adapter(adapter_option))
 
 
-def endpoint_proposal_of(proposal: Any, adapter: Any) -> EndpointProposal | None:
-    """Return a proposal for an endpoint, from the values of ``proposal=`` and ``adapter=``."""
-    return _both(_proposal(proposal), _adapter(adapter))
-
-
 def _both(proposal: EndpointProposal | None, adapter: str | None) -> EndpointProposal | None:
     if adapter is None:
         return proposal

@@ -124,11 +124,6 @@ LOCALES: dict[str, Style] = {
 """Locales by BCP 47 tag. A country's tag is listed where it differs from its language."""
 
 
-def style_of(locale: str) -> Style:
-    """Return how a locale of ``LOCALES`` writes numbers."""
-    return LOCALES[locale]
-
-
 class Numeral(NamedTuple):
     """A number in a text."""
 
