@@ -60,7 +60,7 @@ _FOREIGN = {
     "catalogue_command.py": "descriptions of constraint files",
     "sampler_registry.py": "docstrings, for the descriptions of a schema",
     "json_progress.py": "names of states",
-    "run_identity.py": "names of digests",
+    "records.py": "names of digests",
 }
 """Files that may read sentences, and whose these are."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -20,6 +20,7 @@ import torch
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.tokens import BLOCK
 from guardwrap.scheduling.backend import AttemptState, JudgementCache, Launch
+from guardwrap.scheduling.request import Request
 
 LIKELY = 128
 """A prefix of running attempts is cached if its probability is at least 1 in 128, or 1 in n in a request's n-th attempt
@@ -117,12 +118,10 @@ class PrefixTree:
         # Requests with equal prompts share the law object. A prefix at which an attempt of one ends also ends attempts
         # of the others with the same constraint and the same prompt text. The text is part of the key because
         # judgements may depend on it, and a tokenizer may map two texts to the same tokens.
-        request = launch.request  # None for attempts of no request, which nobody judges
-        judged_by = None if request is None else (request.spec.constraint, request.prompt.text)
         # With a mask, nodes are not shared between requests, because a mask may be given up for one of them only.
         # With a twist, distributions differ.
-        masked = None if launch.mask is None and launch.twist is None else ref(request)
-        rule = judged_by, launch.watch is None, masked
+        masked = None if launch.mask is None and launch.twist is None else ref(launch.request)
+        rule = _judged_by(launch), launch.watch is None, masked
         root = self._roots.setdefault(law, {}).setdefault(rule, Node())
         root.used = self._begun
         return root
@@ -230,3 +229,12 @@ def token_laws(scores: torch.Tensor, candidates: torch.Tensor | None) -> list[To
     ids = chosen if candidates is None else candidates.gather(1, chosen)
     kept = zip(ids.tolist(), values.gather(1, chosen).tolist(), bounds.tolist(), total.squeeze(1).tolist(), strict=True)
     return [TokenLaw(*row, gaps=True) for row in kept]
+
+
+def _judged_by(launch: Launch) -> Hashable:
+    """Return what a judgement of an attempt's text may depend on besides it; None for attempts of no request."""
+    request = launch.request
+    if not isinstance(request, Request):
+        return None
+    prompt: Any = request.prompt
+    return request.spec.constraint, prompt.text

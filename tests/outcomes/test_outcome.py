@@ -59,7 +59,7 @@ def test_infinite_evidence_is_strict_json(world: World) -> None:
     assert data["evidence"] == {"kl": {"value": 0.5, "low": 0.1, "high": None}, "beta": None, "steps": 3.0}
     assert data["acceptance"] == {"value": 0.5, "low": 0.0, "high": None}
     fields = {field.name for field in dataclasses.fields(report)}
-    assert data.keys() == fields - {"source", "rejected"} | {"drawn_from", "proposal", "rejections"}
+    assert data.keys() == fields - {"origin", "rejected"} | {"drawn_from", "proposal", "rejections"}
     with pytest.raises(ValueError, match="not JSON compliant"):
         json.dumps(dataclasses.asdict(report), allow_nan=False)
 

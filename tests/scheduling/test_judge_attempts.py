@@ -80,7 +80,7 @@ def test_prompts_with_equal_tokens_have_verdicts_of_their_own(proposal: Any) -> 
 
 
 def test_negative_control_what_is_known_of_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "_text_of", lambda launch: "")
+    monkeypatch.setattr(prefix_cache, "_judged_by", lambda launch: "")
     monkeypatch.setattr(judge_attempts, "_read_of", lambda draw: draw.text)
     with pytest.raises(AssertionError):
         test_prompts_with_equal_tokens_have_verdicts_of_their_own(None)

@@ -143,7 +143,7 @@ def test_the_prompt_is_the_source() -> None:
     assert rule.monitor_in(Context(prompt=SHOP)).read("“opens at ten o").verdict is V
     assert rule.monitor_in(Context(prompt=SHOP)).read("“opens at nine”").verdict is U
     assert rule.monitor_in(Context()).read("“closes at ten o").verdict is U
-    assert "1 of 1" in rule.fault_of(Draw("other", (), text))
+    assert "1 of 1" in rule.fault_of(Draw("other", (), text)).reason
 
 
 def test_negative_controls() -> None:
