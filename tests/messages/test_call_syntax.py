@@ -5,6 +5,8 @@ import random
 from typing import Any
 
 import pytest
+import transformers
+from packaging import version
 
 from guardwrap import Budget, GuardedGenerator, Masked, ToolCalls
 from guardwrap.constraints.verdicts import Verdict
@@ -54,6 +56,8 @@ NESTED = {
 }
 OWN = {"a list under other keys": ARRAYS, "calls under other keys": NESTED}
 """Response templates of tokenizers of their own."""
+if version.parse(transformers.__version__) < version.parse("5.24"):
+    del OWN["calls under other keys"]  # which it does not look up yet: all tools are called {content.tool}
 
 NAMED_TEMPLATES = {**TEMPLATES, **OWN}
 

@@ -12,6 +12,8 @@ from itertools import product
 from typing import Any
 
 import pytest
+import transformers
+from packaging import version
 
 from guardwrap import Budget, Part, Regex, ToolCalls
 from guardwrap.constraints import Constraint
@@ -111,6 +113,8 @@ def writer(name: str) -> Writer:
 
 
 NAMES = [*SYNTAX, *OWN]
+if version.parse(transformers.__version__) < version.parse("5.24"):
+    NAMES.remove("own join")  # its response templates have none yet, and say so
 
 
 def answers(name: str, length: int = 3) -> list[tuple[str, bool]]:
