@@ -153,8 +153,9 @@ class Masked:
 
     Where ``ToolCalls`` requires a call, a text that is not weighed is reasoning, if the model's family reasons, and
     calls in the syntax of the family: it begins with them and ends after them. Objects have the properties that their
-    schemas list. Reasoning ends at two fifths of the token limit, and arguments end soon after three fifths of it. With
-    ``"qrs"`` and ``"imh"`` everything that the constraint allows stays possible.
+    schemas list. Reasoning ends at half of the token limit, and arguments end soon after three quarters of it, or
+    earlier if fewer than 64 tokens would be left for tags, or 24 for JSON. With ``"qrs"`` and ``"imh"`` everything that
+    the constraint allows stays possible.
 
     Raises
     ------

@@ -21,6 +21,9 @@ _MOST_DIGITS = 24
 
 _FRACTIONS = (".5", ".1", ".25", ".01")
 
+_LEADING = regex.compile(r"\A\s+")
+"""White space as templates' expressions know it: unlike ``str.lstrip``, without separators such as U+001F."""
+
 _UNEXPECTED = r"\u2603"
 """The escape of a character that no schema lists: a snowman."""
 
@@ -291,6 +294,7 @@ class _Tags:
     before: str  # expressions of what comes before the argument's name, and between the name and its value
     between: str
     properties: tuple[str, ...]  # the arguments
+    required: frozenset[str]  # those that a call must have
     closing: Any  # what comes after a value
     leading: bool  # whether white space before a value is dropped
     texts: frozenset[str]  # the arguments whose values are texts. Values of others are JSON.
@@ -314,6 +318,7 @@ class InlineTags(Dialect):
     key: str | None = None  # the argument whose value is being read; None between arguments
     keys: tuple[str, ...] | None = None  # the arguments that may come next; None before they are determined
     used: frozenset[str] = frozenset()  # the arguments so far
+    hasty: bool = False  # whether only required arguments may come next
     fresh: bool = True  # whether nothing of the value has been read
     # in a value that is JSON: whether the next character is escaped, and the number of open brackets
     escaped: bool = False
@@ -329,9 +334,12 @@ class InlineTags(Dialect):
         leading = between.endswith(r"\s*")
         between = between.removesuffix(r"\s*")
         tags = {}
-        for tool, properties in tools.items():
-            texts = frozenset(name for name, schema in properties.items() if not casts or _is_text(schema))
-            tags[tool] = _Tags(before, between, tuple(properties), regex.compile(after, regex.DOTALL), leading, texts)
+        for tool, schema in tools.items():
+            properties = schema.get("properties") or {}
+            required = frozenset(schema.get("required") or ())
+            texts = frozenset(name for name, value in properties.items() if not casts or _is_text(value))
+            closing = regex.compile(after, regex.DOTALL)
+            tags[tool] = _Tags(before, between, tuple(properties), required, closing, leading, texts)
         return cls(tools=_Tools(tags))
 
     def of(self, tool: str) -> Self:
@@ -350,12 +358,12 @@ class InlineTags(Dialect):
         """Read the rest of a value that is a text in one piece."""
         tags = self.tools.tags[self.tool]
         if haste or not text or self.key not in tags.texts:
-            yield from super().read(arguments, text, haste=haste)
+            yield from super(InlineTags, self._hastened(tags) if haste else self).read(arguments, text, haste=haste)
             return
         text = self.pending + text
         match = tags.closing.search(text, partial=True)
         ready = text if match is None else text[: match.start()]
-        ready = ready.lstrip() if self.fresh and tags.leading else ready
+        ready = _LEADING.sub("", ready) if self.fresh and tags.leading else ready
         ended = match is not None and not match.partial
         after = arguments.read(_escaped(ready) + '"' * ended) if ready or ended else arguments
         if after.verdict is Verdict.VIOLATED:
@@ -367,6 +375,12 @@ class InlineTags(Dialect):
         state = replace(self, pending="" if match is None else text[match.start() :], fresh=self.fresh and not ready)
         if not state.pending or state.may_wait(after):
             yield state, after, ""
+
+    def _hastened(self, tags: _Tags) -> Self:
+        """Return the state in haste, in which an optional argument that has not begun does not come next."""
+        keys = tuple(key for key in self.keys or () if key in tags.required)
+        begun = not keys or tags.opening(keys).fullmatch(self.pending, partial=True) is None
+        return replace(self, hasty=True, keys=self.keys if begun else keys)
 
     def may_wait(self, arguments: Monitor) -> bool:
         """Whether a value may end here, or go on with the pending text."""
@@ -388,7 +402,10 @@ class InlineTags(Dialect):
             return
         keys = self.keys
         if keys is None:  # determined once, before the first character
-            heads = ((key, f"{begin or ','}{_name(key)}") for key in tags.properties if key not in self.used)
+            left = [key for key in tags.properties if key not in self.used]
+            if self.hasty and (tags.required - self.used or _lives(arguments, begin + "}")):
+                left = [key for key in left if key in tags.required]
+            heads = ((key, f"{begin or ','}{_name(key)}") for key in left)
             keys = tuple(key for key, head in heads if _lives(arguments, head))
         match = tags.opening(keys).fullmatch(text, partial=True) if keys else None
         if match is None:
@@ -419,7 +436,7 @@ class InlineTags(Dialect):
                 yield _Step(replace(self, pending=ready))
             return
         if self.fresh and tags.leading:
-            ready = ready.lstrip()
+            ready = _LEADING.sub("", ready)
         fresh = self.fresh and not ready
         if is_text:
             yield _Step(replace(self, pending=pending, fresh=fresh), _escaped(ready))

@@ -33,11 +33,11 @@ from guardwrap.outcomes import Draw
 LONGEST_MARKER = 200
 """The most characters of a marker, whose expression may allow any number."""
 
-LEAVE_REASONING, LEAVE_ARGUMENTS = 0.4, 0.6
-"""The shares of the token limit from which on reasoning, and then strings and lists of arguments, must end.
+LEAVE_REASONING, LEAVE_ARGUMENTS = 0.5, 0.75
+"""The shares of the token limit from which on reasoning, and then strings and lists of arguments, must end."""
 
-Of 128 tokens, 51 remain: two arguments in XML, with the end of the call, take about 45 tokens of a small vocabulary.
-"""
+LEFT_FOR_TAGS, LEFT_FOR_JSON = 64, 24
+"""The tokens that must be left then, at least: two arguments in tags take 45 of a vocabulary that has no tags."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,13 +282,17 @@ def with_syntax(constraint: Constraint, regions: MessageRegions | None, tokenize
     return parts[0] if len(parts) == 1 else All(parts)
 
 
-def hastened(monitor: Monitor, used: float) -> Monitor:
-    """Return a monitor that ends reasoning and arguments in time, if calls are written by a syntax."""
-    haste = (used >= LEAVE_REASONING) + (used >= LEAVE_ARGUMENTS)
+def hastened(monitor: Monitor, used: int, full: int) -> Monitor:
+    """Return a monitor that ends reasoning and arguments in time, if calls are written by a syntax.
+
+    ``used``, ``full``: the tokens of the text so far, and of the longest one.
+    """
     if isinstance(monitor, CallWriting):
-        return replace(monitor, haste=haste)
-    if isinstance(monitor, Combined) and haste:
-        return Combined(monitor.choose, tuple(hastened(part, used) for part in monitor.parts))
+        least = LEFT_FOR_TAGS if isinstance(monitor.syntax.dialect, InlineTags) else LEFT_FOR_JSON
+        ends = min(LEAVE_ARGUMENTS * full, full - least)
+        return replace(monitor, haste=(used >= min(LEAVE_REASONING * full, ends)) + (used >= ends))
+    if isinstance(monitor, Combined):
+        return Combined(monitor.choose, tuple(hastened(part, used, full) for part in monitor.parts))
     return monitor
 
 
@@ -470,7 +474,7 @@ class _Bodies:
             words = all(key.isidentifier() for tool in self.rule.allowed for key in _keys_in(tool["parameters"]))
             return DelimitedJSON(delimiters=delimiter, bare=words and bool(arguments.get("unquoted_keys")))
         if self.calls.get("content") == "xml-inline" and {*arguments} == {"tag_pattern"}:
-            tools = {tool["name"]: tool["parameters"].get("properties") or {} for tool in self.rule.allowed}
+            tools = {tool["name"]: tool["parameters"] for tool in self.rule.allowed}
             return InlineTags.of_pattern(arguments["tag_pattern"], tools, casts=self.casts)
         return None
 

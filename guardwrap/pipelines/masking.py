@@ -236,7 +236,7 @@ class ConstraintMask:
         before = vocabulary.ahead(token_ids)
         if before.text.rstrip(REPLACEMENT) != read.rstrip(REPLACEMENT):
             return None
-        monitor = hastened(monitor.read(before.text[len(read) :]), len(token_ids) / max(1, self.full))
+        monitor = hastened(monitor.read(before.text[len(read) :]), len(token_ids), self.full)
         return monitor, before, vocabulary.trie(begins=before.begins)
 
     @property

@@ -120,7 +120,7 @@ def written(
     monitor: Any = start
     text = ""
     while len(text) < 3 * MOST:
-        monitor = hastened(monitor, len(text) / MOST)
+        monitor = hastened(monitor, len(text), MOST)
         letters = chance.sample(alphabet, len(alphabet))
         following = ((letter, monitor.read(letter)) for letter in letters)
         step = next(((letter, after) for letter, after in following if after.verdict is not Verdict.VIOLATED), None)
