@@ -86,7 +86,8 @@ def test_only_allowed_tools_are_called_and_one_at_least_if_that_is_required(agen
         names = called(agent, allowed(mode, "f"))
         assert {name for some in names for name in some} == {"f"}
         assert all(names) == (mode == "required")
-    assert {name for some in called(agent, "required") for name in some} == {"f", "final_result"}
+    assert {name for some in called(agent, allowed("required", "final_result")) for name in some} == {"final_result"}
+    assert {name for some in called(agent, "auto") for name in some} == {"f", "final_result"}, "it calls both if it may"
 
 
 def test_a_stream_of_a_required_call(client: openai.OpenAI) -> None:
