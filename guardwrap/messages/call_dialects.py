@@ -333,12 +333,11 @@ class InlineTags(Dialect):
         before, between, after = match["before"], match["between"], match["after"]
         leading = between.endswith(r"\s*")
         between = between.removesuffix(r"\s*")
-        tags = {}
+        tags, closing = {}, regex.compile(after, regex.DOTALL)
         for tool, schema in tools.items():
             properties = schema.get("properties") or {}
             required = frozenset(schema.get("required") or ())
             texts = frozenset(name for name, value in properties.items() if not casts or _is_text(value))
-            closing = regex.compile(after, regex.DOTALL)
             tags[tool] = _Tags(before, between, tuple(properties), required, closing, leading, texts)
         return cls(tools=_Tools(tags))
 
@@ -378,6 +377,8 @@ class InlineTags(Dialect):
 
     def _hastened(self, tags: _Tags) -> Self:
         """Return the state in haste, in which an optional argument that has not begun does not come next."""
+        if self.hasty:
+            return self
         keys = tuple(key for key in self.keys or () if key in tags.required)
         begun = not keys or tags.opening(keys).fullmatch(self.pending, partial=True) is None
         return replace(self, hasty=True, keys=self.keys if begun else keys)

@@ -91,8 +91,7 @@ class EndpointSession(BaseSession):
         proposal = self._proposal_in(own)
         spec = self._spec(own)
         each = self._each(own, spec)
-        part = part_judged([spec, *(each if isinstance(each, tuple) else ())])
-        parses = bool(own.get("parse_messages") or settings.chat) or part is not None
+        parses = bool(own.get("parse_messages") or settings.chat) or part_judged(spec, each) is not None
         require_possible(spec, proposal, self.model, settings)
         notes = [f"a is {self.model.described} under {settings.words}"]
         notes += [] if self.model.extra else [_DEFAULTS]

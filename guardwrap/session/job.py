@@ -221,7 +221,7 @@ class Job:
 
     @property
     def _key(self) -> Hashable:
-        return self.source.key, self.batch_size, self.source.shares
+        return id(self.source.model), self.batch_size
 
     def _backend(self) -> Backend:
         return self.source.backend(self.batch_size)

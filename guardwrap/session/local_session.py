@@ -271,8 +271,7 @@ class LocalSession(BaseSession):
         self._warned.update(unseen)
         notes = (() if off is None else (off,)) + unseen
         each = self._each(own, spec)
-        # Options of single prompts that are no tuple are read one by one later.
-        part = part_judged([spec, *(each if isinstance(each, tuple) else ())])
+        part = part_judged(spec, each)
         if part is not None or own.get("parse_messages"):
             call = call.with_parts(part or "message")
         if proposal is not None and proposal.adapter is not None:

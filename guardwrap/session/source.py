@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -59,8 +59,8 @@ class Source(Protocol):
         """Notes for every report."""
 
     @property
-    def key(self) -> Hashable:
-        """What is equal for calls that can share a batch."""
+    def model(self) -> Any:
+        """What attempts are drawn from. Calls can share a batch only if it is the same."""
 
     @property
     def shares(self) -> bool:
@@ -98,11 +98,6 @@ class LocalSource:
     def shares(self) -> bool:
         """Whether guardwrap's own loop draws the attempts."""
         return self.causal
-
-    @property
-    def key(self) -> Hashable:
-        """The model."""
-        return id(self.model)
 
     @property
     def masked(self) -> Masked | None:
@@ -238,11 +233,6 @@ class EndpointSource:
     twists: ClassVar[None] = None
     shares: ClassVar[bool] = True
 
-    @property
-    def key(self) -> Hashable:
-        """The endpoint."""
-        return id(self.model)
-
     def backend(self, size: int) -> Backend:
         """Make the backend of the server."""
         return EndpointBackend(self.model, size)
@@ -262,7 +252,7 @@ class EndpointSource:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(spec.constraint)[1]))
         reader = self.reader
         if spec.constraint is not self.rule:
-            part = part_judged([spec])
+            part = part_judged(spec)
             if part is not None and not self.call.parses:
                 raise UsageError(NO_MESSAGE.format(part, "pass parse_messages=True to the call"))
             reader = PrefixReader(spec.constraint).after(self.call.context())
@@ -276,9 +266,13 @@ class EndpointSource:
         )
 
 
-def part_judged(specs: Sequence[Spec]) -> str | None:
-    """Return the first part of messages that a rule judges; None if no rule judges one."""
-    parts = (judged_part(part) for spec in specs for part in walk(spec.constraint))
+def part_judged(spec: Spec, each: Iterable[Spec] | None = None) -> str | None:
+    """Return the first part of messages that a rule of a call judges; None if no rule judges one.
+
+    ``each``: what is asked for each prompt. It is looked at only if it is a tuple: others are read one by one later.
+    """
+    every = [spec, *(each if isinstance(each, tuple) else ())]
+    parts = (judged_part(part) for one in every for part in walk(one.constraint))
     return next((part for part in parts if part is not None), None)
 
 
