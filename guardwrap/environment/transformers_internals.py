@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel, cache_utils
 from transformers.cache_utils import (
@@ -46,7 +45,6 @@ __all__ = [
     "beam_search",
     "default_settings",
     "end_ids",
-    "gguf_options",
     "is_compiled",
     "is_mutable",
     "is_valid_message",
@@ -140,7 +138,7 @@ def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
         {**pipe._preprocess_params, **preprocess},
         {**pipe._forward_params, **forward},
         {**pipe._postprocess_params, **postprocess},
-        _settings(pipe),
+        dict(pipe._generate_kwargs),
     )
 
 
@@ -150,12 +148,6 @@ def default_settings(pipe: Pipeline) -> dict[str, Any]:
     return {} if defaults is None else defaults.to_diff_dict()
 
 
-def _settings(pipe: Pipeline) -> dict[str, Any]:
-    """Return the arguments for ``generate`` that a pipeline was created with; before 5.20 as a whole configuration."""
-    arguments = getattr(pipe, "_generate_kwargs", None)
-    return {"generation_config": pipe.generation_config} if arguments is None else dict(arguments)
-
-
 def batch_size_of(pipe: Pipeline) -> int | None:
     """Return the batch size that a pipeline was created with, or None."""
     size: int | None = pipe._batch_size
@@ -163,23 +155,15 @@ def batch_size_of(pipe: Pipeline) -> int | None:
 
 
 def kept_states(layer: LinearAttentionLayer) -> dict[tuple[str, int], torch.Tensor]:
-    """Return the states of a linear attention layer, by name and number; before 5.15 there is only number 0."""
-    states: dict[tuple[str, int], torch.Tensor] = {}
-    for name in ("conv_states", "recurrent_states"):
-        kept = getattr(layer, name)
-        numbered = kept.items() if isinstance(kept, dict) else [(0, kept)]
-        states |= {(name, number): state for number, state in numbered if state is not None}
-    return states
+    """Return the states of a linear attention layer, by name and number."""
+    kept = {name: getattr(layer, name) for name in ("conv_states", "recurrent_states")}
+    return {(name, i): state for name, states in kept.items() for i, state in states.items() if state is not None}
 
 
 def put_state(layer: LinearAttentionLayer, place: tuple[str, int], state: torch.Tensor) -> None:
     """Replace a state of a linear attention layer; ``place`` is its key in ``kept_states``."""
     name, number = place
-    kept = getattr(layer, name)
-    if isinstance(kept, dict):
-        kept[number] = state
-    else:
-        setattr(layer, name, state)
+    getattr(layer, name)[number] = state
 
 
 def take_flags(layer: LinearAttentionLayer, like: LinearAttentionLayer) -> None:
@@ -234,12 +218,6 @@ def end_ids(config: GenerationConfig) -> list[int]:
     """Return the end-of-sequence tokens of a configuration."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     return [token for token in ends if token is not None]
-
-
-def gguf_options() -> dict[str, Any]:
-    """Return the arguments for ``from_pretrained`` that dequantize a GGUF file; before 5.17 none are required."""
-    kind = getattr(transformers, "GgufConfig", None)
-    return {} if kind is None else {"quantization_config": kind(dequantize=True)}
 
 
 def stand_in(ids: torch.Tensor, config: GenerationConfig) -> torch.Tensor:

@@ -17,7 +17,6 @@ from typing import Any
 from guardwrap.environment.file_digests import folder_digest, source_digest
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import loading_model
-from guardwrap.environment.transformers_internals import gguf_options
 from guardwrap.errors import ModelError
 
 logger = logging.getLogger("guardwrap")
@@ -110,10 +109,13 @@ def _convert(source: Path, folder: Path) -> None:
 
 def _dequantize(source: Path, folder: Path) -> None:
     """Dequantize to safetensors."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GgufConfig
 
+    blocks = GgufConfig(dequantize=True)
     with loading_model():
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=_FILE, dtype="float32", quantization_config=blocks
+        )
     _save(model, folder)
 
 

@@ -15,7 +15,7 @@ from guardwrap.cli.options import Verbose
 from guardwrap.cli.shared import load_generator
 from guardwrap.errors import GuardwrapError
 
-OLDEST, NEWEST = "5.15.1", "5.24.0"
+OLDEST, NEWEST = "5.20.2", "5.24.0"
 """Oldest and newest tested releases of transformers: the lower bound in pyproject.toml, and the version in the lock."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "peft", "regex", "jsonschema", "llguidance")
