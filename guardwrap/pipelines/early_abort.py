@@ -116,8 +116,7 @@ def _acts_on_tokens(tokenizer: Any) -> bool:
 class PrefixWatch:
     """Judges running attempts of one prompt; the ``watch`` of a request.
 
-    ``kept``: how many recent prefixes to keep reader states of. Other prefixes are read again from the beginning. As
-    many places of recent violations are kept.
+    ``kept``: how many recent prefixes to keep reader states of. Other prefixes are read again from the beginning.
     """
 
     def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str], kept: int = 4096) -> None:
@@ -125,26 +124,15 @@ class PrefixWatch:
         self._decode = decode
         self._kept = kept
         self._readings: OrderedDict[tuple[int, ...], ReadPrefix] = OrderedDict()
-        self._places: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
     def __call__(self, token_ids: Sequence[int]) -> str | None:
         """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
-        ids = tuple(token_ids)
-        before = self._before(ids)
-        reading = self._reader.read(before, self._decode(ids, before.text))
-        if reading.blame is None:
-            self._readings[ids] = reading
-            if len(self._readings) > self._kept:
-                self._readings.popitem(last=False)
-        elif reading.place is not None:
-            self._places[ids] = reading.place
-            if len(self._places) > self._kept:
-                self._places.popitem(last=False)
-        return reading.blame
+        return self._read(tuple(token_ids)).blame
 
     def place(self, token_ids: Sequence[int]) -> str | None:
         """Return where in the text the part that no continuation can satisfy is violated; None if not known."""
-        return self._places.get(tuple(token_ids))
+        reading = self._readings.get(tuple(token_ids))
+        return None if reading is None else reading.place
 
     def settled(self, token_ids: Sequence[int]) -> str | None:
         """Return the text of judged tokens if each continuation satisfies the constraint; None if not, or not known."""
@@ -178,9 +166,17 @@ class PrefixWatch:
         return before.text, self._reader.monitor(before)
 
     def _reading(self, ids: tuple[int, ...]) -> ReadPrefix:
-        if ids and ids not in self._readings:
-            self(ids)
-        return self._readings.get(ids, self._reader.start)
+        if not ids:
+            return self._reader.start
+        return self._readings.get(ids) or self._read(ids)
+
+    def _read(self, ids: tuple[int, ...]) -> ReadPrefix:
+        before = self._before(ids)
+        reading = self._reader.read(before, self._decode(ids, before.text))
+        self._readings[ids] = reading
+        if len(self._readings) > self._kept:
+            self._readings.popitem(last=False)
+        return reading
 
     def _before(self, ids: tuple[int, ...]) -> ReadPrefix:
         if ids[:-1] not in self._readings:

@@ -167,9 +167,6 @@ class ConstraintMask:
         end = began + BURST_SECONDS + (0.0 if self.beyond else STEP_SECONDS * self._looks - self._seconds)
         try:
             with time_limit(end - began, firm=True), guarded_call(self.constraint):
-                # Unless weighed, a mask may follow a stricter watch than that of the attempt, which sees it at the end.
-                if self.beyond and self.watch(token_ids) is not None:
-                    return np.ones(len(tokens), dtype=bool)
                 search = Search(self, tuple(token_ids), tokens, shares)
                 while search.goes_on():
                     if self._time() >= end:
