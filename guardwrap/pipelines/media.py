@@ -19,9 +19,9 @@ from guardwrap.environment.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.calls import Call
-from guardwrap.pipelines.output_records import message_record, output_record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt, require_settings
 from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
+from guardwrap.pipelines.rendering import message_record, output_record, return_type
 
 _SETTINGS = frozenset(vars(GenerationConfig())) | {"generation_config", "logits_processor", "stopping_criteria"}
 
