@@ -1,6 +1,6 @@
 """One call of a text-generation pipeline: reads prompts, and renders new tokens as texts and records.
 
-Calls of pipelines for images and speech are in ``media``; ``task_calls.call_of`` finds the class for a pipeline.
+``task_calls`` has those for images and speech, and ``call_of``, which finds the class for a pipeline.
 """
 
 from __future__ import annotations
