@@ -25,6 +25,7 @@ from guardwrap.messages.call_syntax import hastened
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary, run_text
+from guardwrap.scheduling.backend import TokenIds
 
 BURST_SECONDS, STEP_SECONDS = 0.5, 0.02
 """Seconds allowed per request: a reserve, plus so much per token. A mask that takes longer is given up.
@@ -38,6 +39,15 @@ KEPT = 10_000
 
 MOST_WAYS = 64
 """The most possible next tokens that are remembered for a prefix."""
+
+
+@dataclass(eq=False)
+class Beginning:
+    """A beginning of texts, as far as a mask remembers it."""
+
+    ways: set[int] | None = None  # the next tokens that are not known to be dead; None if they were not all looked at
+    following: dict[int, Beginning] = field(default_factory=dict)  # the longer beginnings, by their last token
+
 
 _GIVEN_UP = (
     "the mask was given up after {} tokens because it took too long: later tokens were drawn without it; "
@@ -85,7 +95,8 @@ class ConstraintMask:
         self._looks = 0
         self._seconds = 0.0
         self._judged: OrderedDict[Hashable, dict[int, Node]] = OrderedDict()
-        self._ways: OrderedDict[tuple[int, ...], set[int]] = OrderedDict()
+        self._beginning = Beginning()
+        self._remembered = 0
 
     @property
     def notes(self) -> list[str]:
@@ -168,7 +179,7 @@ class ConstraintMask:
         end = began + BURST_SECONDS + (0.0 if self.beyond else STEP_SECONDS * self._looks - self._seconds)
         try:
             with time_limit(end - began, firm=True), guarded_call(self.constraint):
-                search = Search(self, tuple(token_ids), tokens, shares)
+                search = Search(self, token_ids, tokens, shares)
                 while search.goes_on():
                     if self._time() >= end:
                         self._give_up()
@@ -189,7 +200,7 @@ class ConstraintMask:
             self.unseen_most = max(self.unseen_most, search.unknown / (search.left + search.unknown))
         gone = search.gone[tokens]
         if not search.heap and search.unknown == 0 and (~gone).sum() <= MOST_WAYS:
-            self._remember(tuple(token_ids), set(tokens[~gone].tolist()))
+            self._remember(token_ids, set(tokens[~gone].tolist()))
         return gone
 
     def _give_up(self) -> None:
@@ -198,22 +209,33 @@ class ConstraintMask:
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Mark a prefix as dead, and then each shorter prefix whose possible next tokens are all dead."""
-        ids = tuple(token_ids)
-        self.dead_end = ids if self.dead_end is None else self.dead_end
-        while ids:
-            ids, last = ids[:-1], ids[-1]
-            ways = self._ways.get(ids)
-            if ways is None:
+        self.dead_end = tuple(token_ids) if self.dead_end is None else self.dead_end
+        beginnings = [self._beginning]
+        for token in token_ids[:-1]:
+            if (following := beginnings[-1].following.get(token)) is None:
                 return
-            ways.discard(last)
-            if ways:
+            beginnings.append(following)
+        for beginning, token in zip(reversed(beginnings), reversed(token_ids), strict=False):
+            if beginning.ways is None:
+                return
+            beginning.ways.discard(token)
+            if beginning.ways:
                 return
         self.impossible = True
 
-    def _remember(self, ids: tuple[int, ...], ways: set[int]) -> None:
-        self._ways[ids] = ways
-        if len(self._ways) > KEPT:
-            self._ways.popitem(last=False)
+    def _remember(self, token_ids: Sequence[int], ways: set[int]) -> None:
+        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
+        length, beginning = state or (0, self._beginning)
+        for token in token_ids[length:]:
+            if self._remembered == KEPT:
+                return
+            if token not in beginning.following:
+                beginning.following[token] = Beginning()
+                self._remembered += 1
+            beginning = beginning.following[token]
+        beginning.ways = ways
+        if isinstance(token_ids, TokenIds):
+            token_ids.keep(self, beginning)
 
     def judged(self, key: Hashable | None) -> dict[int, Node]:
         """Return the cached trie nodes of monitors with this key, which judge alike."""
@@ -225,7 +247,7 @@ class ConstraintMask:
             self._judged.popitem(last=False)
         return nodes
 
-    def ahead(self, token_ids: tuple[int, ...]) -> tuple[Monitor, Ahead, Trie] | None:
+    def ahead(self, token_ids: Sequence[int]) -> tuple[Monitor, Ahead, Trie] | None:
         """Return the monitor, the state of decoding before the next token, and the trie; None if not known."""
         vocabulary = self.vocabulary
         if vocabulary is None:
@@ -289,7 +311,7 @@ class Search:
     """
 
     def __init__(
-        self, mask: ConstraintMask, ids: tuple[int, ...], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
+        self, mask: ConstraintMask, ids: Sequence[int], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
     ) -> None:
         self._mask = mask
         self._ids = ids
