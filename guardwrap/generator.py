@@ -18,7 +18,7 @@ from guardwrap.constraints.explanation import Explanation
 from guardwrap.environment.progress import Teller
 from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.pipelines.tensor_prompts import returned_rows
+from guardwrap.pipelines.prompt_forms import returned_rows
 from guardwrap.planning.choice import is_unchosen, with_choice, without_choice
 from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import guarded_call
@@ -70,6 +70,8 @@ class PrefixReader:
     def read(self, before: ReadPrefix, text: str) -> ReadPrefix:
         """Read the rest of a text, part of which has been read."""
         before = before if text.startswith(before.text) else self.start
+        if before.blame is not None:
+            return replace(before, text=text)
         monitors, blame, place = list(before.monitors), None, None
         took: dict[int, float] = {}
         satisfied: set[int] = set()
@@ -107,6 +109,8 @@ class PrefixReader:
 
     def violated(self, before: ReadPrefix, texts: Sequence[str]) -> list[bool]:
         """Return, for each candidate, whether the text plus that candidate can no longer satisfy the constraint."""
+        if before.blame is not None:
+            return [True] * len(texts)
         violated = [False] * len(texts)
         took: dict[int, float] = {}
         with time_limit(min(MASK_SECONDS, VERDICT_SECONDS * len(texts))) as clock:

@@ -13,8 +13,7 @@ from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.text_parts import Part
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.messages.answer_message import answer_message, shown_texts
-from guardwrap.messages.parsed_message import has_template
+from guardwrap.messages.parsed_message import answer_message, has_template, shown_texts
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
 from guardwrap.session.fallback import raise_if_short

@@ -6,15 +6,22 @@ With a ``response_template`` in the tokenizer, the pipeline returns a message wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS
+from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS, Event
+from guardwrap.constraints.stop_strings import cut, shown
 from guardwrap.constraints.views import judged_part
 from guardwrap.documents.inputs import is_text
+from guardwrap.documents.lexical import load_json
 from guardwrap.errors import UsageError, first_line
 from guardwrap.messages.regions import MessageFields, json_text
+from guardwrap.outcomes import Draw, Outcome
 
 UNPARSED = "message: the answer cannot be parsed"
 NO_ANSWER = "message: no answer"
@@ -113,3 +120,201 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _strings(item)
+
+
+class CalledTool(NamedTuple):
+    """A call of a tool."""
+
+    ident: str | None  # its id, to which the tool's result refers
+    name: str  # name of the tool
+    arguments: Mapping[str, Any]
+
+
+def answer_message(draw: Draw, stops: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a chat's answer: those of the parsed message, or its text alone."""
+    if draw.message is None:
+        return {"content": cut(draw.text, stops)}
+    parts = dict(draw.parts or ())  # what was judged
+    thoughts, calls = parts.get("reasoning", ()), [_call(call) for call in parts.get("tool_calls", ())]
+    content = "".join(parts.get("answer", ()))
+    return {
+        **({"reasoning_content": "".join(thoughts)} if thoughts else {}),
+        "content": content if content or not calls else None,
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _call(text: str) -> dict[str, Any]:
+    """Return a call, given as JSON, as OpenAI's API gives it: with an id, and its arguments as a string."""
+    call = json.loads(text)
+    function = call.get("function", call) if isinstance(call, dict) else {}
+    arguments = function.get("arguments", {})
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    ident = f"call_{uuid.uuid4().hex[:24]}"
+    return {"id": ident, "type": "function", "function": {"name": function.get("name"), "arguments": written}}
+
+
+def called_tools(message: Mapping[str, Any]) -> Iterator[CalledTool]:
+    """Yield the calls of an ``answer_message``.
+
+    A call without a name, or whose arguments are not an object, is left out: it can occur only if no tools were passed.
+    """
+    for call in message.get("tool_calls", ()):
+        name = call["function"]["name"]
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            continue
+        if isinstance(name, str) and isinstance(arguments, dict):
+            yield CalledTool(call["id"], name, arguments)
+
+
+def chat_turn(
+    role: str,
+    content: str,
+    *,
+    calls: Sequence[CalledTool] = (),
+    reasoning: str | None = None,
+    name: str | None = None,
+    tool_call_id: str | None = None,
+) -> dict[str, Any]:
+    """Return a message of a chat as chat templates read it, with arguments of calls as objects."""
+    turn: dict[str, Any] = {"role": role, "content": content}
+    if calls:
+        turn["tool_calls"] = [
+            {
+                **({} if call.ident is None else {"id": call.ident}),
+                "type": "function",
+                "function": {"name": call.name, "arguments": dict(call.arguments)},
+            }
+            for call in calls
+        ]
+    more = {"reasoning_content": reasoning, "name": name, "tool_call_id": tool_call_id}
+    return turn | {field: value for field, value in more.items() if value}
+
+
+def shown_texts(outcome: Outcome, stops: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of an outcome up to their first stop string, fallbacks included."""
+    texts = [shown(draw, stops) for draw in outcome.draws]
+    return (*texts, *(cut(text, stops) for text in outcome.texts[len(texts) :]))
+
+
+def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
+    """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``."""
+    if draw.message is not None and json.loads(draw.message).get("tool_calls"):
+        return "tool_calls"
+    return "stop" if draw.finished or shown(draw, stops) != draw.text else "length"
+
+
+def written_message(message: Mapping[str, Any]) -> Draw:
+    """Return a message as a finished draw without tokens.
+
+    ``message``: its ``content``, ``reasoning`` and ``tool_calls``, each of which may be missing. A call has a
+    ``name`` and ``arguments``.
+    """
+    calls = [
+        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in message.get("tool_calls", ())
+    ]
+    fields = {
+        "reasoning_content": message.get("reasoning", "").strip(),  # as in messages that models write
+        "content": message.get("content", "").strip(),
+        "tool_calls": calls,
+    }
+    fault = message_fault(fields)
+    whole = None if fault is not None else json.dumps({"role": "assistant", **fields}, ensure_ascii=False)
+    return Draw(
+        prompt="", token_ids=(), text=message_text(fields), fault=fault, parts=message_parts(fields), message=whole
+    )
+
+
+@dataclass(frozen=True)
+class SentRegions:
+    """A message so far. The answer and the reasoning are one region each, which the end of the message closes."""
+
+    answer: str = ""  # their text
+    reasoning: str = ""
+    tool: str | None = None  # the tool and the arguments of the last call, as JSON; None before the first call
+    arguments: str = ""
+    calls: int = 0  # the number of calls that have begun
+    failed: bool = False  # whether the arguments of a call are not JSON
+
+    @property
+    def key(self) -> None:
+        """None: not known."""
+
+    def read(self, text: str, /) -> tuple[SentRegions, Sequence[Event]]:
+        """Return the state after more pieces, given as lines of JSON, and what happened in them."""
+        return self.after(deltas_in(text))
+
+    def after(self, deltas: Iterable[Delta]) -> tuple[SentRegions, list[Event]]:
+        """Return the state after more pieces, and what happened in them."""
+        state, events = self, list[Event]()
+        for delta in deltas:
+            if delta.part != "tool_calls":
+                state = replace(state, **{delta.part: getattr(state, delta.part) + delta.text})
+            elif delta.call == state.calls:
+                state, ended = state._end_call()
+                events += [*ended, Event("open", "tool_calls", ("arguments", delta.name))]
+                state = replace(state, tool=delta.name, arguments=delta.text, calls=state.calls + 1)
+            else:
+                state = replace(state, arguments=state.arguments + delta.text)
+            if delta.text:
+                events.append(Event("text", delta.part, (delta.text,)))
+        return state, events
+
+    def finish(self) -> tuple[SentRegions, Sequence[Event]]:
+        """Return the state at the end of the message, and what happens there."""
+        state, events = self._end_call()
+        parts = (("answer", self.answer), ("reasoning", self.reasoning))
+        return state, [*events, *(Event("close", part, (text,)) for part, text in parts if text)]
+
+    def _end_call(self) -> tuple[SentRegions, list[Event]]:
+        if self.tool is None:
+            return self, []
+        try:
+            arguments = load_json(self.arguments or "{}")  # some servers send nothing for a tool without parameters
+        except (ValueError, OverflowError, RecursionError):
+            return replace(self, failed=True), []
+        call = {"type": "function", "function": {"name": self.tool, "arguments": arguments}}
+        return replace(self, tool=None), [Event("close", "tool_calls", (json_text(call),))]
+
+
+class SentMessage(NamedTuple):
+    """A message at its end."""
+
+    text: str  # all of its text, which rules without ``on=`` judge
+    fault: str | None  # why it is rejected whatever the constraint says, or None
+    parts: tuple[tuple[str, tuple[str, ...]], ...]  # the strings of each part
+    message: str | None  # the message as JSON; None with a fault
+
+
+def sent_message(lines: str, *, finished: bool) -> SentMessage:
+    """Return the message in the pieces that a server has sent."""
+    deltas = deltas_in(lines)
+    read, events = SentRegions().after(deltas)
+    state, ending = read.finish()
+    if state.failed:
+        raw = "".join(delta.text for delta in deltas)
+        return SentMessage(raw, UNPARSED if finished else CUT_OFF, (), None)
+    calls = [
+        text
+        for event in [*events, *ending]
+        if event.part == "tool_calls" and event.kind == "close"
+        for text in event.texts
+    ]
+    fields = _fields(read, calls)
+    text, fault = message_text(fields), message_fault(fields)
+    if fault is None and not finished and deltas[-1].part == "reasoning":
+        fault = CUT_OFF
+    message = json_text({"role": "assistant", **fields})
+    return SentMessage(text, fault, () if fault else message_parts(fields), None if fault else message)
+
+
+def _fields(state: SentRegions, calls: Iterable[str]) -> dict[str, Any]:
+    fields = {
+        "reasoning_content": state.reasoning.strip(),  # as in messages that are parsed here
+        "content": state.answer.strip(),
+        "tool_calls": [load_json(call) for call in calls],
+    }
+    return {name: value for name, value in fields.items() if value}

@@ -1,6 +1,6 @@
 """One call of a text-generation pipeline: reads prompts, and renders new tokens as texts and records.
 
-Calls of pipelines for images and speech are in ``media``; ``task_calls.call_of`` finds the class for a pipeline.
+``task_calls`` has those for images and speech, and ``call_of``, which finds the class for a pipeline.
 """
 
 from __future__ import annotations
@@ -37,28 +37,11 @@ from guardwrap.messages.parsed_message import (
 from guardwrap.messages.regions import MessageRegions, json_text
 from guardwrap.messages.templates import UNKNOWN_FAMILY, family_of, with_template
 from guardwrap.outcomes import Draw
+from guardwrap.pipelines.context_length import fewest_tokens, position_limit, require_context, trained_length
 from guardwrap.pipelines.early_abort import StablePrefix
-from guardwrap.pipelines.minimum_tokens import fewest_tokens
-from guardwrap.pipelines.output_records import message_record, output_record, return_type
-from guardwrap.pipelines.own_code import own_method, text_in
-from guardwrap.pipelines.position_limit import position_limit, require_context, trained_length
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare
-from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
-
-CALL_OPTIONS = (
-    "constraints",
-    "constraint_each",
-    "fields",
-    "sampler",
-    "budget",
-    "seed",
-    "batch_size",
-    "proposal",
-    "adapter",
-    "parse_messages",
-    "on_exhausted",
-)
-"""guardwrap's own options of a call."""
+from guardwrap.pipelines.prompt_forms import CALL_OPTIONS, PromptReader, unpadded, what_is_wrong
+from guardwrap.pipelines.rendering import message_record, output_record, own_method, return_type, text_in
 
 
 class _Reading(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from guardwrap.constraints.prefix_reader import PrefixReader, ReadPrefix
 from guardwrap.constraints.verdicts import Monitor
 from guardwrap.environment.cached import cached_property
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
+from guardwrap.scheduling.backend import TokenIds
 
 LONG, WINDOW = 64, 12
 """From how many tokens on only the last ones are decoded, and how many these are.
@@ -116,74 +116,57 @@ def _acts_on_tokens(tokenizer: Any) -> bool:
 class PrefixWatch:
     """Judges running attempts of one prompt; the ``watch`` of a request.
 
-    ``kept``: how many recent prefixes to keep reader states of. Other prefixes are read again from the beginning. As
-    many places of recent violations are kept.
+    What it has read of an attempt is kept with the attempt's tokens, as long as these are ``TokenIds``. Other tokens
+    are read from the beginning.
     """
 
-    def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str], kept: int = 4096) -> None:
+    def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str]) -> None:
         self._reader = reader
         self._decode = decode
-        self._kept = kept
-        self._readings: OrderedDict[tuple[int, ...], ReadPrefix] = OrderedDict()
-        self._places: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
     def __call__(self, token_ids: Sequence[int]) -> str | None:
         """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
-        ids = tuple(token_ids)
-        before = self._before(ids)
-        reading = self._reader.read(before, self._decode(ids, before.text))
-        if reading.blame is None:
-            self._readings[ids] = reading
-            if len(self._readings) > self._kept:
-                self._readings.popitem(last=False)
-        elif reading.place is not None:
-            self._places[ids] = reading.place
-            if len(self._places) > self._kept:
-                self._places.popitem(last=False)
-        return reading.blame
+        return self._read(token_ids).blame
 
     def place(self, token_ids: Sequence[int]) -> str | None:
         """Return where in the text the part that no continuation can satisfy is violated; None if not known."""
-        return self._places.get(tuple(token_ids))
+        return self._read(token_ids).place
 
     def settled(self, token_ids: Sequence[int]) -> str | None:
-        """Return the text of judged tokens if each continuation satisfies the constraint; None if not, or not known."""
-        reading = self._readings.get(tuple(token_ids))
-        return reading.text if reading is not None and reading.undecided is None else None
+        """Return the text of tokens if each continuation satisfies the constraint; None if not, or not known."""
+        reading = self._read(token_ids)
+        return reading.text if reading.undecided is None else None
 
     def undecided(self, token_ids: Sequence[int]) -> str | None:
-        """Return the title of the first part that judged tokens leave open; None if there is none, or not known."""
-        reading = self._readings.get(tuple(token_ids))
-        return None if reading is None else reading.undecided
+        """Return the title of the first part that tokens leave open; None if there is none."""
+        return self._read(token_ids).undecided
 
     def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate of the next token whether no text with it can satisfy the constraint."""
-        ids = tuple(token_ids)
-        before = self._reading(ids)
-        texts = [self._decode([*ids, token], before.text) for token in candidates]
+        before = self._read(token_ids)
+        texts = [self._decode([*token_ids, token], before.text) for token in candidates]
         # A token that adds no visible text yet, such as half a character, is not judged yet.
         grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
         return self._reader.violated(before, grown)
 
     def adds_text(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate of the next token whether it adds visible text, which white space is not."""
-        ids = tuple(token_ids)
-        before = self._reading(ids).text
-        texts = (self._decode([*ids, token], before) for token in candidates)
+        before = self._read(token_ids).text
+        texts = (self._decode([*token_ids, token], before) for token in candidates)
         return [bool(text[len(before) :].strip()) for text in texts]
 
     def monitor(self, token_ids: Sequence[int]) -> tuple[str, Monitor]:
         """Return the text read so far, and a monitor that judges what comes after it."""
-        before = self._reading(tuple(token_ids))
+        before = self._read(token_ids)
         return before.text, self._reader.monitor(before)
 
-    def _reading(self, ids: tuple[int, ...]) -> ReadPrefix:
-        if ids and ids not in self._readings:
-            self(ids)
-        return self._readings.get(ids, self._reader.start)
-
-    def _before(self, ids: tuple[int, ...]) -> ReadPrefix:
-        if ids[:-1] not in self._readings:
-            return self._reader.start
-        self._readings.move_to_end(ids[:-1])
-        return self._readings[ids[:-1]]
+    def _read(self, token_ids: Sequence[int]) -> ReadPrefix:
+        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
+        length, before = state or (0, self._reader.start)
+        if length == len(token_ids):
+            return before
+        known = before.text if length + 1 == len(token_ids) else ""
+        reading = self._reader.read(before, self._decode(token_ids, known))
+        if isinstance(token_ids, TokenIds):
+            token_ids.keep(self, reading)
+        return reading

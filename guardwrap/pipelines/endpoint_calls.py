@@ -12,10 +12,10 @@ from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.inputs import is_text
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat
 from guardwrap.errors import PromptError
-from guardwrap.messages.sent_message import SentRegions, sent_message
+from guardwrap.messages.parsed_message import SentRegions, sent_message
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.pipelines.output_records import output_record
 from guardwrap.pipelines.prompt_forms import PromptReader
+from guardwrap.pipelines.rendering import output_record
 from guardwrap.scheduling.backend import Streamed
 
 _UNFINISHED = "\ufffd"  # decoded from a partial character, which the next piece may complete

@@ -25,8 +25,8 @@ from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.transformers_internals import uncompiled
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
-from guardwrap.pipelines.own_code import require_callable
 from guardwrap.pipelines.prompt_forms import with_kind
+from guardwrap.pipelines.rendering import require_callable
 
 
 class TextToTextPipeline(TextGenerationPipeline):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -15,15 +17,15 @@ from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.constraints.verdicts import Monitor
+from guardwrap.constraints.utf8 import REPLACEMENT, split
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import StepOver, call_apart, now, time_limit
 from guardwrap.errors import CheckFailed
 from guardwrap.messages.call_syntax import hastened
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import PrefixWatch
-from guardwrap.pipelines.mask_search import Node, Search
-from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary
+from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary, run_text
+from guardwrap.scheduling.backend import TokenIds
 
 BURST_SECONDS, STEP_SECONDS = 0.5, 0.02
 """Seconds allowed per request: a reserve, plus so much per token. A mask that takes longer is given up.
@@ -37,6 +39,15 @@ KEPT = 10_000
 
 MOST_WAYS = 64
 """The most possible next tokens that are remembered for a prefix."""
+
+
+@dataclass(eq=False)
+class Beginning:
+    """A beginning of texts, as far as a mask remembers it."""
+
+    ways: set[int] | None = None  # the next tokens that are not known to be dead; None if they were not all looked at
+    following: dict[int, Beginning] = field(default_factory=dict)  # the longer beginnings, by their last token
+
 
 _GIVEN_UP = (
     "the mask was given up after {} tokens because it took too long: later tokens were drawn without it; "
@@ -84,7 +95,8 @@ class ConstraintMask:
         self._looks = 0
         self._seconds = 0.0
         self._judged: OrderedDict[Hashable, dict[int, Node]] = OrderedDict()
-        self._ways: OrderedDict[tuple[int, ...], set[int]] = OrderedDict()
+        self._beginning = Beginning()
+        self._remembered = 0
 
     @property
     def notes(self) -> list[str]:
@@ -167,10 +179,7 @@ class ConstraintMask:
         end = began + BURST_SECONDS + (0.0 if self.beyond else STEP_SECONDS * self._looks - self._seconds)
         try:
             with time_limit(end - began, firm=True), guarded_call(self.constraint):
-                # Unless weighed, a mask may follow a stricter watch than that of the attempt, which sees it at the end.
-                if self.beyond and self.watch(token_ids) is not None:
-                    return np.ones(len(tokens), dtype=bool)
-                search = Search(self, tuple(token_ids), tokens, shares)
+                search = Search(self, token_ids, tokens, shares)
                 while search.goes_on():
                     if self._time() >= end:
                         self._give_up()
@@ -191,7 +200,7 @@ class ConstraintMask:
             self.unseen_most = max(self.unseen_most, search.unknown / (search.left + search.unknown))
         gone = search.gone[tokens]
         if not search.heap and search.unknown == 0 and (~gone).sum() <= MOST_WAYS:
-            self._remember(tuple(token_ids), set(tokens[~gone].tolist()))
+            self._remember(token_ids, set(tokens[~gone].tolist()))
         return gone
 
     def _give_up(self) -> None:
@@ -200,22 +209,33 @@ class ConstraintMask:
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Mark a prefix as dead, and then each shorter prefix whose possible next tokens are all dead."""
-        ids = tuple(token_ids)
-        self.dead_end = ids if self.dead_end is None else self.dead_end
-        while ids:
-            ids, last = ids[:-1], ids[-1]
-            ways = self._ways.get(ids)
-            if ways is None:
+        self.dead_end = tuple(token_ids) if self.dead_end is None else self.dead_end
+        beginnings = [self._beginning]
+        for token in token_ids[:-1]:
+            if (following := beginnings[-1].following.get(token)) is None:
                 return
-            ways.discard(last)
-            if ways:
+            beginnings.append(following)
+        for beginning, token in zip(reversed(beginnings), reversed(token_ids), strict=False):
+            if beginning.ways is None:
+                return
+            beginning.ways.discard(token)
+            if beginning.ways:
                 return
         self.impossible = True
 
-    def _remember(self, ids: tuple[int, ...], ways: set[int]) -> None:
-        self._ways[ids] = ways
-        if len(self._ways) > KEPT:
-            self._ways.popitem(last=False)
+    def _remember(self, token_ids: Sequence[int], ways: set[int]) -> None:
+        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
+        length, beginning = state or (0, self._beginning)
+        for token in token_ids[length:]:
+            if self._remembered == KEPT:
+                return
+            if token not in beginning.following:
+                beginning.following[token] = Beginning()
+                self._remembered += 1
+            beginning = beginning.following[token]
+        beginning.ways = ways
+        if isinstance(token_ids, TokenIds):
+            token_ids.keep(self, beginning)
 
     def judged(self, key: Hashable | None) -> dict[int, Node]:
         """Return the cached trie nodes of monitors with this key, which judge alike."""
@@ -227,7 +247,7 @@ class ConstraintMask:
             self._judged.popitem(last=False)
         return nodes
 
-    def ahead(self, token_ids: tuple[int, ...]) -> tuple[Monitor, Ahead, Trie] | None:
+    def ahead(self, token_ids: Sequence[int]) -> tuple[Monitor, Ahead, Trie] | None:
         """Return the monitor, the state of decoding before the next token, and the trie; None if not known."""
         vocabulary = self.vocabulary
         if vocabulary is None:
@@ -257,3 +277,173 @@ class ConstraintMask:
 
     def _fail(self, draws: Sequence[Draw]) -> list[bool]:
         return [not judgement.satisfied for judgement in judge_parts(self._parts, draws)]
+
+
+MOST_LOOKED_AT = 2048
+"""The most nodes of the trie and single tokens that are judged for one next token."""
+
+_ROUNDING = 1e-9
+"""Differences of probabilities below this are dominated by rounding."""
+
+Node = tuple[Monitor, bytes] | None
+"""The monitor at a node and the bytes of an incomplete character; None for a dead node, which nothing can follow."""
+
+
+class Search:
+    """A search for dead tokens among the possible next ones. The most probable candidates are judged first.
+
+    Parameters
+    ----------
+    mask
+        The mask.
+    ids
+        New tokens so far.
+    tokens, shares
+        The ids of possible next tokens, and their probabilities; ``[tokens]`` each.
+
+    Attributes
+    ----------
+    left, unknown
+        The probability of tokens judged possible, and of tokens not judged.
+    heap
+        A priority queue of unjudged candidates by probability: nodes of the trie, each with its parent, and tokens that
+        are judged one by one, stored as -1 - token.
+    """
+
+    def __init__(
+        self, mask: ConstraintMask, ids: Sequence[int], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
+    ) -> None:
+        self._mask = mask
+        self._ids = ids
+        self._full = len(ids) + 1 >= mask.full
+        self._gone = np.zeros(max(int(tokens.max()) + 1, mask.size), dtype=bool)
+        self._share = np.zeros(len(self._gone))
+        self._share[tokens] = shares
+        self._alone: dict[int, bool] = dict.fromkeys(mask.law.end_ids, False)  # whether each is masked
+        self.left, self.unknown = 0.0, float(shares.sum())
+        self.heap: list[tuple[float, int, int]] = []
+        self._looked = 0
+        self._rest = 0.0  # the probability of tokens beyond the limit, which are not judged
+        ahead = mask.ahead(ids)
+        if ahead is None:
+            self._trie = None
+            order = tokens[(-shares).argsort(kind="stable")]
+            self._push_tokens(order[:MOST_LOOKED_AT].tolist())
+            self._rest = float(self._share[order[MOST_LOOKED_AT:]].sum())
+        else:
+            self._monitor, self._before, self._trie = ahead
+            self._begin(self._trie)
+
+    @property
+    def gone(self) -> npt.NDArray[np.bool_]:
+        """Whether each token is masked, by token id."""
+        for token, out in self._alone.items():
+            if token < len(self._gone):
+                self._gone[token] = out
+        return self._gone
+
+    def goes_on(self) -> bool:
+        """Whether unjudged tokens still have more than the allowed share of probability."""
+        if not self.heap or self._looked == MOST_LOOKED_AT:
+            return False
+        if self.unknown < _ROUNDING:
+            self.unknown = self._rest - math.fsum(negative for negative, _, _ in self.heap)
+        return self.unknown > self._mask.unseen * self.left
+
+    def step(self) -> None:
+        """Judge the most probable candidate."""
+        self._looked += 1
+        negative, place, above = heapq.heappop(self.heap)
+        if place < 0:
+            token = -1 - place
+            self._alone[token] = self._fails(token)
+            self._resolve(-negative, out=self._alone[token])
+        else:
+            self._enter(place, above)
+        if not self.heap:
+            self.unknown = self._rest
+
+    def _begin(self, trie: Trie) -> None:
+        """Put all possible next tokens on the heap."""
+        vocabulary = self._mask.vocabulary
+        assert vocabulary is not None
+        run, pending = self._before.run, self._before.pending
+        start = self._monitor.read(run_text(run)) if run else self._monitor
+        possible = self._may_follow(run) if run else _read(start, pending) is not None
+        ends = [token for token in self._alone if token < len(self._share)]
+        others = self._share.copy()
+        others[ends] = 0.0
+        self._ordered = others[trie.order]
+        key = start.key
+        self._known = self._mask.judged(None if key is None else (key, pending, id(trie)))
+        self._known[0] = None if start.verdict is Verdict.VIOLATED or not possible else (start, pending)
+        self._push_tokens([*ends, *(token for token in vocabulary.single if self._share[token] > 0)])
+        hidden = [*vocabulary.hidden.tolist(), *range(vocabulary.size, len(others))]
+        hidden = [token for token in hidden if others[token] > 0]
+        if self._full:
+            self._push_tokens(hidden)
+        elif hidden:
+            self._gone[hidden] = not possible
+            self._resolve(float(others[hidden].sum()), out=not possible)
+        self._enter(0, 0)
+
+    def _enter(self, node: int, above: int) -> None:
+        """Judge a node of the trie: mask all tokens below it, or keep those that end at it."""
+        trie: Any = self._trie
+        if node not in self._known:
+            self._known[node] = self._after(above, trie.labels[node])
+        first, own, last = trie.first[node], trie.own[node], trie.last[node]
+        if self._known[node] is None:
+            self._gone[trie.order[first:last]] = True
+            self._resolve(float(self._ordered[first:last].sum()), out=True)
+            return
+        if self._full:
+            self._push_tokens(trie.order[first:own].tolist())
+        else:
+            self._resolve(float(self._ordered[first:own].sum()), out=False)
+        below = trie.below[node]
+        if len(below):
+            masses = np.add.reduceat(self._ordered[:last], trie.first[below])
+            some = masses > 0
+            for inner, mass in zip(below[some].tolist(), masses[some].tolist(), strict=True):
+                heapq.heappush(self.heap, (-mass, inner, node))
+
+    def _after(self, above: int, label: bytes) -> Node:
+        """Return the node below another one, after the bytes of its label; None if it is dead."""
+        before = self._known[above]
+        assert before is not None
+        return _read(before[0], before[1] + label)
+
+    def _push_tokens(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if self._share[token] > 0:
+                heapq.heappush(self.heap, (-float(self._share[token]), -1 - token, 0))
+
+    def _resolve(self, mass: float, *, out: bool) -> None:
+        self.unknown -= mass
+        if not out:
+            self.left += mass
+
+    def _fails(self, token: int) -> bool:
+        """Whether a single token is dead."""
+        mask = self._mask
+        if self._trie is None or self._full or token in mask.law.end_ids:
+            return mask.dead(self._ids, [token])[0]
+        vocabulary: Any = mask.vocabulary
+        return not self._may_follow(self._before.run + bytes([vocabulary.single[token]]))
+
+    def _may_follow(self, run: bytes) -> bool:
+        """Whether a run of single bytes may come next, as UTF-8 or with each byte as U+FFFD."""
+        text, pending = split(run)
+        if text.encode() + pending == run and _read(self._monitor, run) is not None:
+            return True
+        return self._monitor.read(REPLACEMENT * len(run)).verdict is not Verdict.VIOLATED
+
+
+def _read(monitor: Monitor, raw: bytes) -> Node:
+    """Return the monitor after some bytes, and the incomplete character at their end; None if nothing can follow."""
+    text, pending = split(raw)
+    after = monitor.read(text) if text else monitor
+    if after.verdict is Verdict.VIOLATED or (pending and not after.may_begin(pending)):
+        return None
+    return after, pending

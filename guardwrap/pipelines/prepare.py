@@ -47,7 +47,7 @@ from guardwrap.environment.transformers_internals import (
 )
 from guardwrap.errors import UsageError, is_count
 from guardwrap.outcomes import Usage
-from guardwrap.pipelines.position_limit import position_limit, require_context, require_positions
+from guardwrap.pipelines.context_length import position_limit, require_context, require_positions
 
 if TYPE_CHECKING:
     from guardwrap.constraints.message_monitor import Event

@@ -18,7 +18,7 @@ from guardwrap.environment.transformers_internals import Chat, is_valid_message
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.calls import Call
-from guardwrap.pipelines.position_limit import require_positions
+from guardwrap.pipelines.context_length import require_positions
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.proposals import Unweighable
 from guardwrap.samplers.protocol import finite_weight

@@ -6,8 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from guardwrap.constraints.utf8 import REPLACEMENT, split
 from guardwrap.environment.cached import cached_property
+from guardwrap.scheduling.backend import TokenIds
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -132,22 +132,21 @@ class Vocabulary:
 
     def ahead(self, token_ids: Sequence[int]) -> Ahead:
         """Return the state of decoding after some tokens."""
-        size, single = self.size, self.single
-        ids = [token for token in token_ids if token < size and self._shown[token]]
-        if not ids:
-            return Ahead("", begins=True)
-        if not single:
-            text, pending = split(self._first[ids[0]] + b"".join([self._inner[token] for token in ids[1:]]))
-            return Ahead(text, pending)
-        run = bytes(reversed([single[token] for token in takewhile(single.__contains__, reversed(ids))]))
-        text, open_run = "", b""
-        for place, token in enumerate(ids[: len(ids) - len(run)]):
-            if token in single:
-                open_run += bytes([single[token]])
-            else:
-                text += run_text(open_run) + (self._inner if place else self._first)[token].decode()
-                open_run = b""
-        return Ahead(text, run=run)
+        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
+        length, ahead = state or (0, Ahead("", begins=True))
+        for token in token_ids[length:]:
+            if token < self.size and self._shown[token]:
+                ahead = self._after(ahead, token)
+        if isinstance(token_ids, TokenIds):
+            token_ids.keep(self, ahead)
+        return ahead
+
+    def _after(self, ahead: Ahead, token: int) -> Ahead:
+        if token in self.single:
+            return replace(ahead, run=ahead.run + bytes([self.single[token]]), begins=False)
+        piece = (self._first if ahead.begins else self._inner)[token]
+        text, pending = split(ahead.pending + piece)
+        return Ahead(ahead.text + run_text(ahead.run) + text, pending)
 
     def trie(self, *, begins: bool) -> Trie:
         """Return the trie of tokens that add text, except single-byte tokens; ``begins`` for the start of a text."""

@@ -15,6 +15,28 @@ Ids = tuple[int, ...]
 DEAD_END = "a mask that left no token"
 """The name that reports give to the cause of rejection if a mask excluded every next token of an attempt."""
 
+
+class TokenIds(list[int]):
+    """New tokens of an attempt as they come, with what whoever follows the attempt has read of them so far.
+
+    So a text is read once, whatever its length, and what was read ends with the attempt.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        super().__init__(ids)
+        self._states: dict[Any, tuple[int, Any]] = {}
+
+    def state(self, reader: Any) -> tuple[int, Any] | None:
+        """Return how many tokens a reader has read, and its state after them; None if it has read none."""
+        return self._states.get(reader)
+
+    def keep(self, reader: Any, state: Any) -> None:
+        """Keep the state of a reader that has read all tokens."""
+        self._states[reader] = len(self), state
+
+
 Watch = Callable[[Any], "str | None"]
 """Takes ``AttemptState.grown``; returns the part of the constraint that no continuation can satisfy, or None."""
 
@@ -268,7 +290,7 @@ class AttemptState:
     """
 
     launch: Launch
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=TokenIds)
     streamed: Streamed | None = None
     log_probability: float = 0.0
     log_left: float = 0.0

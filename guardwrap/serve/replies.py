@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from guardwrap.constraints.stop_strings import GrowingCut, cut
 from guardwrap.formatting import digits
-from guardwrap.messages.answer_message import answer_message, finish_reason
+from guardwrap.messages.parsed_message import answer_message, finish_reason
 from guardwrap.outcomes import Draw, Outcome, Remedy, Report, report_blame
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.messages.templates import family_of, writes_parts
-from guardwrap.pipelines.media import VisionCall
-from guardwrap.pipelines.position_limit import require_context, trained_length
+from guardwrap.pipelines.context_length import require_context, trained_length
 from guardwrap.pipelines.prompt_forms import what_is_wrong
+from guardwrap.pipelines.task_calls import VisionCall
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.serve.error_responses import ErrorResponse, bad
 from guardwrap.serve.fields import parsed

@@ -24,8 +24,7 @@ from guardwrap.environment.progress import Teller
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
-from guardwrap.pipelines.calls import CALL_OPTIONS
-from guardwrap.pipelines.prompt_forms import PromptReader
+from guardwrap.pipelines.prompt_forms import CALL_OPTIONS, PromptReader
 from guardwrap.proposals import Masked, Prompt, Twisted, merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches

@@ -27,10 +27,10 @@ from guardwrap.pipelines.calls import Call, TensorCall
 from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.loading import has_dropout, pipeline_of
 from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.prompt_forms import prepare_rows
 from guardwrap.pipelines.proposal_draws import QUANTISED, ProposedCall, Weigher, why_unweighable, with_own_target
 from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
-from guardwrap.pipelines.tensor_prompts import prepare_rows
 from guardwrap.proposals import Masked, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, unseen_tools
 from guardwrap.session.fallback import or_from_file, require_accepted

@@ -28,7 +28,7 @@ from guardwrap.environment.opentelemetry_api import (
 )
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
-from guardwrap.messages.answer_message import finish_reason, shown_texts
+from guardwrap.messages.parsed_message import finish_reason, shown_texts
 from guardwrap.outcomes import Outcome
 
 _Item = TypeVar("_Item")

@@ -28,7 +28,7 @@ from guardwrap.integrations import guarded_call
 from guardwrap.integrations.haystack import GuardedChatGenerator
 from guardwrap.integrations.langchain import GuardedChatModel
 from guardwrap.integrations.llamaindex import GuardedLLM
-from guardwrap.messages.answer_message import answer_message, called_tools
+from guardwrap.messages.parsed_message import answer_message, called_tools
 from guardwrap.outcomes import Draw
 from guardwrap.testing import World
 from tests.integrations.fixtures_models import small_world

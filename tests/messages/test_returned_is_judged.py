@@ -21,8 +21,7 @@ from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.views import view
 from guardwrap.messages import parsed_message, regions
-from guardwrap.messages.answer_message import answer_message
-from guardwrap.messages.parsed_message import NO_ANSWER, UNPARSED
+from guardwrap.messages.parsed_message import NO_ANSWER, UNPARSED, answer_message
 from guardwrap.messages.templates import FAMILIES
 from guardwrap.outcomes import EXACT, Draw, Outcome, Report, Usage
 from guardwrap.pipelines import calls

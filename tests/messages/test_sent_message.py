@@ -18,8 +18,7 @@ from guardwrap import Budget, GuardedGenerator, JSONSchema, Masked, Part, Regex,
 from guardwrap.backends.endpoint.message_deltas import Delta, delta_line, deltas_in
 from guardwrap.constraints.message_monitor import Event
 from guardwrap.errors import EndpointError, PromptError, UsageError
-from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, message_text
-from guardwrap.messages.sent_message import SentRegions, sent_message
+from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, SentRegions, message_text, sent_message
 from guardwrap.testing import goodness_of_fit
 from tests.backends.endpoint.fixtures_server import Server, endpoint, raw_text
 
@@ -331,6 +330,6 @@ def test_negative_control_a_field_that_is_returned_unjudged(server):
     rule = ~Regex('"a": 2')
     _, outcome = drawn(server, rule, 200)
     assert not any('"a": 2' in draw.message for draw in outcome.draws)
-    with patch("guardwrap.messages.sent_message.message_text", without_calls):
+    with patch("guardwrap.messages.parsed_message.message_text", without_calls):
         _, outcome = drawn(server, rule, 200)
     assert any('"a": 2' in draw.message for draw in outcome.draws)

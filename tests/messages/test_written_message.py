@@ -6,8 +6,7 @@ import pytest
 
 from guardwrap import JSONSchema, Regex, ToolCalls
 from guardwrap.constraints.checking import run_check
-from guardwrap.messages.parsed_message import NO_ANSWER
-from guardwrap.messages.written_message import written_message
+from guardwrap.messages.parsed_message import NO_ANSWER, written_message
 
 MESSAGE = {"content": "{}", "reasoning": "think", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}}}}

@@ -36,7 +36,7 @@ from guardwrap.constraints.monitors import Rereading
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.time_limits import seconds_left
 from guardwrap.errors import UsageError
-from guardwrap.pipelines import mask_search, masking
+from guardwrap.pipelines import masking
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.vocabulary import Vocabulary
@@ -402,7 +402,7 @@ def test_the_whole_vocabulary_is_looked_at() -> None:
 
 
 def test_what_was_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_search, "MOST_LOOKED_AT", 1)
+    monkeypatch.setattr(masking, "MOST_LOOKED_AT", 1)
     outcome = drawn(world_of(), qrs(1.0), 500)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world_of().gold(RULE)) > FITS, (
         "the weights take it into account"

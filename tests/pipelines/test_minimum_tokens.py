@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from guardwrap import GuardedGenerator, Length
 from guardwrap.errors import PromptError
-from guardwrap.pipelines.minimum_tokens import fewest_tokens
+from guardwrap.pipelines.context_length import fewest_tokens
 from guardwrap.testing import llama_world
 
 

@@ -10,8 +10,8 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from guardwrap import Budget, GuardedGenerator, Masked, Regex, Twisted
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.pipelines import calls, own_code
-from guardwrap.pipelines.own_code import own_method
+from guardwrap.pipelines import calls
+from guardwrap.pipelines.rendering import own_method, require_callable
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests import fixtures_models
 
@@ -349,8 +349,8 @@ def test_methods_of_libraries_are_no_users_own() -> None:
     assert own_method(made.tokenizer, ("decode", "batch_decode")) is None
     assert own_method(made.model, ("generate",)) is None
     assert own_method(built(Called, made), ("__call__",)) == "Called.__call__"
-    own_code.require_callable(pipe)
-    assert own_code.own_method(patched(FirstSentence, made), ("postprocess",)) == "TextGenerationPipeline.postprocess"
+    require_callable(pipe)
+    assert own_method(patched(FirstSentence, made), ("postprocess",)) == "TextGenerationPipeline.postprocess"
 
 
 @pytest.mark.parametrize("change", ["one less", "another", "two rounds"])

@@ -36,7 +36,7 @@ from guardwrap.constraints.views import judged_part
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, quoted
-from guardwrap.messages.written_message import written_message
+from guardwrap.messages.parsed_message import written_message
 from guardwrap.outcomes import Draw
 from guardwrap.prompt_files.written_records import Audit, WrittenRecord, audited
 

@@ -11,8 +11,7 @@ from guardwrap.constraints.files.constraint_file import json_schema
 from guardwrap.constraints.files.message_example import read_message
 from guardwrap.documents.validation import Invalid
 from guardwrap.errors import SpecError
-from guardwrap.messages.answer_message import answer_message
-from guardwrap.messages.written_message import written_message
+from guardwrap.messages.parsed_message import answer_message, written_message
 
 HEAD = "guardwrap: 1\nconstraint: {kind: keyword, words: a}\nexamples:\n"
 CALLS = "{content: a, reasoning: b, tool_calls: [{name: f, arguments: {x: [1]}}]}"
