@@ -14,6 +14,7 @@ from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from guardwrap.training import mixture as module
 from guardwrap.training.mixture import branches, pivots
 from guardwrap.training.task import Sample, Task
+from guardwrap.training.training_state import Buffer
 
 WORLDS = {"table": lambda: table_world(letters="abc"), "llama": lambda: llama_world(letters="abc", temperature=0.8)}
 PIVOT = 3  # the letter c
