@@ -28,10 +28,8 @@ from guardwrap.report.blocks import (
     Spot,
     Table,
     Text,
-    cost_against_distance,
-    minus_log,
 )
-from guardwrap.report.claims import Answer, Claim, above, cheaper, table_of
+from guardwrap.report.claims import Answer, Claim, above, cheaper, cost_against_distance, minus_log, table_of
 from guardwrap.report.result_files import loads, text_of, validated_as
 from guardwrap.training.learning_curve import Row, learned
 from guardwrap.training.training_settings import TrainingSettings

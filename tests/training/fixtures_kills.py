@@ -76,7 +76,7 @@ def _forgetful(write: Callable[..., Any], what: str) -> Callable[..., Any]:
     def wrapped(folder: Path, tensors: dict[str, Any], state: dict[str, Any]) -> bool:
         if what == "adam":
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("adam ")}
-        elif "fit" in state:
+        elif state["fit"]:
             state = {**state, "fit": {**state["fit"], what: 0}}
         return bool(write(folder, tensors, state))
 
