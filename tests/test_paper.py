@@ -31,7 +31,7 @@ from guardwrap.report.blocks import Curves
 from guardwrap.report.result_files import read_page
 from guardwrap.task_settings import read_task_settings
 from guardwrap.testing import World, character_tokenizer, llama_world
-from guardwrap.training.samples import Sample
+from guardwrap.training.task import Sample
 from tests.training.fixtures_training import PRELOADED, trainer_of, undrawn
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"

@@ -30,9 +30,9 @@ from guardwrap.report.blocks import (
     Table,
     Text,
     Texts,
-    cost_against_distance,
     in_words,
 )
+from guardwrap.report.claims import cost_against_distance
 
 Results = Mapping[str, Any]
 """``results.json`` as ``guardwrap.report.result_files.loads`` reads it, with an ``Estimate`` for each figure."""

@@ -25,8 +25,8 @@ from guardwrap.metrics.intervals import mean_of
 from guardwrap.outcomes import Draw, Estimate, plain
 from guardwrap.samplers import Attempt
 from guardwrap.training import Row, TrainingSettings, train
-from guardwrap.training.gold import Gold
-from guardwrap.training.samples import Sample
+from guardwrap.training.rounds import Gold
+from guardwrap.training.task import Sample
 from guardwrap.training.trainer import Trainer
 
 _VERSIONS = ("torch", "transformers", "numpy", "peft")
@@ -167,8 +167,8 @@ class Run:
     def proposals(self) -> dict[str, Any]:
         """Figures of the model itself and of every proposal, on the same samples of g (the paper's App. D)."""
         gold, templates = self.gold, self.settings.templates()
-        counts = [(n, gold.drawn.attempts) for n in gold.drawn.accepted(self.count)]
-        itself = {"acceptance_rate": gold.acceptance(self.count), "cost": cost(counts)}
+        counts = [(n, gold.drawn.attempts) for n in gold.drawn.accepted]
+        itself = {"acceptance_rate": gold.drawn.acceptance, "cost": cost(counts)}
         if min(n for n, _ in counts):
             itself["kl_gold_proposal"] = mean_of([kl_gold_base(*each) for each in counts])
         found: dict[str, Any] = {ITSELF: {"told": None, "kl_gold_guarded": Estimate(0.0, 0.0, 0.0), **itself}}
@@ -188,7 +188,7 @@ class Run:
     def figures(self, log_policy: Sequence[float], attempts: Attempts) -> dict[str, Estimate | None]:
         """Return a proposal's figures from samples of g and its own attempts: means over prompts, in nats."""
         counts = [(sum(attempt.satisfied for attempt in each), len(each)) for each in attempts]
-        ratios = self.gold.log_ratios(log_policy, self.count)
+        ratios = self.gold.log_ratios(log_policy)
         total = sum(n for n, _ in counts), sum(n for _, n in counts)
         found = {
             "acceptance_rate": acceptance_rate(*total, stopped_on_acceptance=False),

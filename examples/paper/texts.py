@@ -19,8 +19,8 @@ from guardwrap.metrics import (
     semantic_similarity,
 )
 from guardwrap.metrics import spans as matched
-from guardwrap.metrics.diversity import encode
 from guardwrap.metrics.intervals import mean_interval
+from guardwrap.metrics.texts import encode
 
 Groups = Mapping[str, list[str]]
 """Texts of g and of g' of some proposals."""

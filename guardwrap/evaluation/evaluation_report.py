@@ -30,11 +30,9 @@ from guardwrap.report.blocks import (
     Table,
     Text,
     Texts,
-    cost_against_distance,
     in_words,
-    minus_log,
 )
-from guardwrap.report.claims import table_of
+from guardwrap.report.claims import cost_against_distance, minus_log, table_of
 from guardwrap.report.result_files import loads, text_of, validated_as
 
 _MODEL = "the model itself"

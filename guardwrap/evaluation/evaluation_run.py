@@ -26,8 +26,7 @@ from guardwrap.evaluation.evaluation_settings import (
 )
 from guardwrap.evaluation.figures import Evaluation, PromptFigures, figures_of
 from guardwrap.evaluation.recording import AttemptSource, Tick, record, recording_path
-from guardwrap.report.charts import methods_of, png_of
-from guardwrap.report.figure_export import require_matplotlib
+from guardwrap.report.charts import methods_of, png_of, require_matplotlib
 from guardwrap.report.html import html_report
 
 Choose = Callable[[Any, Mapping[str, Any]], tuple[dict[str, Any], str]]

@@ -10,20 +10,25 @@ from guardwrap.metrics.divergence import (
     kl_gold_guarded_from_gold,
     kl_gold_proposal,
     kl_gold_proposal_from_gold,
+    log_beta_for_acceptance,
+    log_beta_for_tvd,
+    qrs_acceptance,
+    qrs_kl,
+    qrs_tvd,
     theorem2_residual,
     tvd_gold_guarded,
 )
-from guardwrap.metrics.diversity import self_bleu, semantic_similarity
 from guardwrap.metrics.intervals import acceptance_rate
-from guardwrap.metrics.position import (
+from guardwrap.metrics.texts import (
     position_bins,
     position_histogram,
     positivity_by_sentence,
     projected_kl,
     relative_position,
+    self_bleu,
+    semantic_similarity,
     spans,
 )
-from guardwrap.metrics.qrs_estimates import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
 from guardwrap.metrics.weights import effective_sample_size, pareto_k, pareto_k_limit, partition
 
 __all__ = [

@@ -33,22 +33,14 @@ def numbers(values: ArrayLike, name: str) -> Floats:
 
 
 def mean_interval(values: Floats, freedom: float = math.inf) -> Estimate:
-    """Estimate a mean from iid values, whose distribution may be skewed.
+    """Estimate a mean from iid values ``[n]``, whose distribution may be skewed.
 
-    Parameters
-    ----------
-    values
-        iid values, ``[n]``.
-    freedom
-        Upper limit on the degrees of freedom, for when fewer than n of the values carry information.
+    The interval is the transformed t interval of Hall (1992, "On the removal of skewness by transformation"). Its
+    quantiles are Student's with 2 n / (kurtosis - 1) degrees of freedom, those of the chi-squared distribution that
+    matches the variance of the sample variance (Satterthwaite 1946). Without the two, an interval for a mean of
+    importance weights is too short and ends too low. For a single value the interval is unbounded.
 
-    Returns
-    -------
-    Estimate
-        The mean, with the transformed t interval of Hall (1992, "On the removal of skewness by transformation"). Its
-        quantiles are Student's with 2 n / (kurtosis - 1) degrees of freedom, those of the chi-squared distribution that
-        matches the variance of the sample variance (Satterthwaite 1946). Without the two, an interval for a mean of
-        importance weights is too short and ends too low. For a single value the interval is unbounded.
+    ``freedom``: upper limit on the degrees of freedom, for when fewer than n of the values carry information.
     """
     size, mean = len(values), float(values.mean())
     if size < 2:
@@ -77,22 +69,11 @@ def _hall(x: float, skewness: float, size: int) -> float:
 
 
 def jackknife(columns: Floats, figure: Callable[[Floats], Floats], freedom: float = math.inf) -> Estimate:
-    """Estimate a smooth function of expectations.
+    """Estimate a smooth function of expectations, from k quantities of each of n iid attempts, ``[k, n]``.
 
-    Parameters
-    ----------
-    columns
-        k quantities of each of n iid attempts, ``[k, n]``.
-    figure
-        The function, from means of the quantities, ``[k, ...]``, to its values, ``[...]``.
-    freedom
-        Upper limit on the degrees of freedom, for when fewer than n of the attempts carry information.
-
-    Returns
-    -------
-    Estimate
-        The value, corrected for its bias of order 1/n, with its interval, from the pseudo-values
-        n figure(all) - (n - 1) figure(all but one) (Quenouille 1956, Tukey 1958).
+    ``figure`` maps means of the quantities, ``[k, ...]``, to its values, ``[...]``. The value is corrected for its bias
+    of order 1/n, with its interval, from the pseudo-values n figure(all) - (n - 1) figure(all but one) (Quenouille
+    1956, Tukey 1958). ``freedom``: as for ``mean_interval``.
     """
     size = columns.shape[1]
     totals = columns.sum(axis=1, keepdims=True)

@@ -49,20 +49,10 @@ def kong(weights: Floats) -> float:
 
 
 def unseen_share(log_weights: ArrayLike, most_weight: float) -> float:
-    """Bound the share of g that texts may have which no attempt has drawn.
+    """Bound the share of g that texts may have which no attempt has drawn; ``most_weight``: the largest possible w(y).
 
-    Parameters
-    ----------
-    log_weights
-        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
-    most_weight
-        The largest w(y) that any text can have.
-
-    Returns
-    -------
-    float
-        The upper end of Clopper and Pearson (1934) for the probability under a' of what no attempt has drawn, times
-        the largest weight, divided by the mean weight; 1 at most.
+    It is the upper end of Clopper and Pearson (1934) for the probability under a' of what no attempt has drawn, times
+    the largest weight, divided by the mean weight; 1 at most.
     """
     log_w = read_weights(log_weights)
     w, top = scaled(log_w)
@@ -216,13 +206,7 @@ def pareto_k_limit(weights: int) -> float:
 
 
 def too_heavy(log_weights: Floats) -> bool:
-    """Return whether k is above its limit, or unknown because there are too few weights.
-
-    Parameters
-    ----------
-    log_weights
-        log w(y) of each attempt in nats, ``[attempts]``; at least one is above -inf.
-    """
+    """Return whether k is above its limit, or unknown because there are too few weights; one must be above 0."""
     k = pareto_k(log_weights).value
     return k != -math.inf and not k <= pareto_k_limit(int((log_weights > -math.inf).sum()))
 
@@ -237,13 +221,7 @@ def _exceedances(weights: Floats) -> Floats:
 
 
 def _zhang_stephens(beyond: Floats) -> float:
-    """Estimate k of a generalized Pareto distribution by the empirical Bayes estimator of Zhang and Stephens (2009).
-
-    Parameters
-    ----------
-    beyond
-        Values above 0 in ascending order, ``[n]``.
-    """
+    """Estimate k from ascending values above 0 by the empirical Bayes estimator of Zhang and Stephens (2009)."""
     size = len(beyond)
     points = 30 + math.isqrt(size)
     quartile = beyond[int(size / 4 + 0.5) - 1]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Discriminator, InstanceOf, PlainValidator
 
@@ -43,6 +42,7 @@ def _whole(value: Any) -> int:
 Cell = Annotated[str | int | float | Estimate | None, PlainValidator(_cell)]
 _Number = Annotated[float, PlainValidator(_number)]
 _Whole = Annotated[int, PlainValidator(_whole)]
+_Point = TypeVar("_Point")
 
 
 class _Strict:
@@ -71,13 +71,7 @@ class Note(_Strict):
 
 @dataclass(frozen=True)
 class Table(_Strict):
-    """A table; the first cell of a row names it.
-
-    Raises
-    ------
-    UsageError
-        If a row has another number of cells than there are columns.
-    """
+    """A table; the first cell of a row names it."""
 
     caption: str | None
     columns: tuple[str, ...]
@@ -91,6 +85,15 @@ class Table(_Strict):
 
 
 @dataclass(frozen=True)
+class Series(_Strict, Generic[_Point]):
+    """Named points; all series with the same ``method`` (default: the name) share one color on a page."""
+
+    name: str
+    points: tuple[_Point, ...]
+    method: str | None = None
+
+
+@dataclass(frozen=True)
 class CurvePoint(_Strict):
     """A point of a curve."""
 
@@ -98,13 +101,7 @@ class CurvePoint(_Strict):
     y: InstanceOf[Estimate]
 
 
-@dataclass(frozen=True)
-class Curve(_Strict):
-    """A named line; all series with the same ``method`` (default: the name) share one color on a page."""
-
-    name: str
-    points: tuple[CurvePoint, ...]
-    method: str | None = None
+Curve = Series[CurvePoint]
 
 
 @dataclass(frozen=True)
@@ -139,13 +136,7 @@ class Spot(_Strict):
     label: str | None = None
 
 
-@dataclass(frozen=True)
-class Spots(_Strict):
-    """A named series of points; all series with the same ``method`` (default: the name) share one color on a page."""
-
-    name: str
-    points: tuple[Spot, ...]
-    method: str | None = None
+Spots = Series[Spot]
 
 
 @dataclass(frozen=True)
@@ -163,7 +154,7 @@ class Points(_Strict):
 
 @dataclass(frozen=True)
 class Bar(_Strict):
-    """A named value per bin; all series with the same ``method`` (default: the name) share one color on a page."""
+    """Named values, one per bin; otherwise like ``Series``."""
 
     name: str
     values: tuple[InstanceOf[Estimate], ...]
@@ -172,13 +163,7 @@ class Bar(_Strict):
 
 @dataclass(frozen=True)
 class Bars(_Strict):
-    """Grouped bars in bins.
-
-    Raises
-    ------
-    UsageError
-        If a series has another number of values than there are bins.
-    """
+    """Grouped bars in bins."""
 
     title: str
     x: str
@@ -194,13 +179,7 @@ class Bars(_Strict):
                 raise UsageError(f"series {number} has {len(one.values)} values for {len(self.bins)} bins")
 
 
-@dataclass(frozen=True)
-class Heap(_Strict):
-    """A named series of points in a cloud; all series with the same ``method`` (default: the name) share one color."""
-
-    name: str
-    points: tuple[tuple[_Number, _Number], ...]
-    method: str | None = None
+Heap = Series[tuple[_Number, _Number]]
 
 
 @dataclass(frozen=True)
@@ -215,13 +194,7 @@ class Cloud(_Strict):
 
 @dataclass(frozen=True)
 class SampleText(_Strict):
-    """A text that satisfies its constraint, with highlighted spans: begin and end in characters.
-
-    Raises
-    ------
-    UsageError
-        If a span is not inside the text.
-    """
+    """A text that satisfies its constraint, with highlighted spans: begin and end in characters."""
 
     text: str
     spans: tuple[tuple[_Whole, _Whole], ...] = ()
@@ -260,40 +233,6 @@ class Page(_Strict):
 
     title: str
     sections: tuple[Section, ...]
-
-
-def cost_against_distance(found: Mapping[str, Sequence[Spot]]) -> Points:
-    """Return the chart of proposals by their cost and the distance of their texts to g.
-
-    Parameters
-    ----------
-    found
-        For each proposal by name, its spots: x is -log AR from ``minus_log``, y is KL(g‖g'), both in nats.
-    """
-    shown = [spot for spots in found.values() for spot in spots]
-    shown = [spot for spot in shown if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
-    most = max([spot.x.value for spot in shown], default=0) + max([spot.y.value for spot in shown], default=0)
-    step = _nice(max(most, 0.5) / 5)
-    return Points(
-        "Cost against distance",
-        "cost: -log acceptance rate [nats]",
-        "KL(g‖g') [nats]",
-        tuple(Spots(name, tuple(spots)) for name, spots in found.items()),
-        tuple(i * step for i in range(1, 9)),
-        "KL(g‖a') is constant along each dotted diagonal (Theorem 2); the label is its value in nats.",
-    )
-
-
-def minus_log(rate: Estimate) -> Estimate:
-    """Return -log of an acceptance rate, in nats."""
-    value, low, high = (-math.log(x) if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
-    return Estimate(max(value, 0.0), max(low, 0.0), high)
-
-
-def _nice(step: float) -> float:
-    """Round up to 1, 2 or 5 times a power of ten."""
-    power: float = 10.0 ** math.floor(math.log10(step))
-    return next(x * power for x in (1, 2, 5, 10) if x * power >= step * (1 - 1e-9))
 
 
 UNKNOWN = "–"

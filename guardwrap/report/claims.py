@@ -1,14 +1,14 @@
-"""Claims: sentences, each with a verdict from the 95 % interval of a figure."""
+"""What pages of results share: claims with verdicts from 95 % intervals, and the chart of cost against distance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Table, in_words
+from guardwrap.report.blocks import Points, Spot, Spots, Table, in_words
 
 
 class Answer(StrEnum):
@@ -66,3 +66,34 @@ def table_of(claims: Sequence[Claim]) -> Table:
     return Table(
         "Claims, and what the 95 % intervals say", ("claim", "does it hold?", "figure", "holds if"), tuple(rows)
     )
+
+
+def cost_against_distance(proposals: Mapping[str, Sequence[Spot]]) -> Points:
+    """Return the chart of proposals, by name, with their cost and the distance of their texts to g.
+
+    Of their spots, x is -log AR from ``minus_log`` and y is KL(g‖g'), both in nats.
+    """
+    shown = [spot for spots in proposals.values() for spot in spots]
+    shown = [spot for spot in shown if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
+    most = max([spot.x.value for spot in shown], default=0) + max([spot.y.value for spot in shown], default=0)
+    step = _nice(max(most, 0.5) / 5)
+    return Points(
+        "Cost against distance",
+        "cost: -log acceptance rate [nats]",
+        "KL(g‖g') [nats]",
+        tuple(Spots(name, tuple(spots)) for name, spots in proposals.items()),
+        tuple(i * step for i in range(1, 9)),
+        "KL(g‖a') is constant along each dotted diagonal (Theorem 2); the label is its value in nats.",
+    )
+
+
+def minus_log(rate: Estimate) -> Estimate:
+    """Return -log of an acceptance rate, in nats."""
+    value, low, high = (-math.log(x) if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
+    return Estimate(max(value, 0.0), max(low, 0.0), high)
+
+
+def _nice(step: float) -> float:
+    """Round up to 1, 2 or 5 times a power of ten."""
+    power: float = 10.0 ** math.floor(math.log10(step))
+    return next(x * power for x in (1, 2, 5, 10) if x * power >= step * (1 - 1e-9))

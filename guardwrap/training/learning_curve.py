@@ -14,7 +14,7 @@ import numpy as np
 
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
-from guardwrap.metrics.intervals import mean_of, sum_of
+from guardwrap.metrics.intervals import Floats, mean_of, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain
 
 logger = logging.getLogger("guardwrap")
@@ -146,22 +146,11 @@ class Row:
         return ", ".join(parts)
 
 
-def summarise(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:
-    """Fill in the figures that follow from the weights of a round's draws.
-
-    Parameters
-    ----------
-    row
-        The round's row, which is changed.
-    log_weights
-        log P/a' of each prompt's accepted draws; ``[prompts][accepted]``, nats.
-    attempts
-        Number of draws per prompt.
-    """
-    whole = [[*weights, *[-math.inf] * (attempts - len(weights))] for weights in log_weights]
-    row.partition = float(np.mean([np.exp(np.array(weights)).mean() for weights in whole]))
-    met = [weights for weights in whole if max(weights) > -math.inf]
-    if met and attempts > 1:
+def summarise(row: Row, log_weights: Sequence[Floats]) -> None:
+    """Fill in the figures that follow from log P/a' of each prompt's attempts, -inf for rejected ones."""
+    row.partition = float(np.mean([np.exp(weights).mean() for weights in log_weights]))
+    met = [weights for weights in log_weights if weights.max() > -math.inf and len(weights) > 1]
+    if met:
         row.effective = sum_of([effective_sample_size(weights) for weights in met])
         row.kl = mean_of([kl_gold_proposal(weights) for weights in met])
 

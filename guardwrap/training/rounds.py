@@ -1,11 +1,28 @@
-"""The plan of a training: rounds of drawing and learning, as data."""
+"""The plan of a training, as rounds of drawing and learning, and the attempts of a round.
+
+Attempts are drawn in chunks that are kept on disk until the round ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
+
+from guardwrap.environment.atomic_files import write_whole
+from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
+from guardwrap.metrics.intervals import Floats, mean_of
+from guardwrap.outcomes import Estimate
+from guardwrap.samplers import Attempt, from_row, to_row
+from guardwrap.training import shards
+from guardwrap.training.learning_curve import Follow, Meter
+from guardwrap.training.task import Sample, Task
 from guardwrap.training.training_settings import TrainingSettings
 
 BASE, BRANCHES, POLICY = "base", "branches", "policy"
@@ -17,6 +34,8 @@ _DEFENSIVE = 0.1
 """Share of the model itself in the draws of ``replay`` after the warm start. It bounds the weights by 10. A larger
 share would waste attempts: 1 000 gave 12 effective draws of g where the first policy gave 270 ("dragon")."""
 
+CHUNK = 1000
+"""Attempts per chunk, over all prompts."""
 
 Draws = tuple[tuple[str, int], ...]
 
@@ -80,3 +99,144 @@ def _split(total: int, sizes: list[float]) -> list[int]:
     """Divide an integer in given proportions into integers that sum to it."""
     ends = [round(total * sum(sizes[: k + 1]) / sum(sizes)) for k in range(len(sizes))]
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+@dataclass
+class Drawn:
+    """Attempts from one distribution."""
+
+    attempts: int = 0  # number of attempts per prompt
+    tokens: int = 0  # number of new tokens over all attempts and prompts
+    samples: list[Sample] = field(default_factory=list)  # the attempts that satisfy the constraint
+    # log-probability of each sample as computed during decoding, in nats
+    log_seen: list[float] = field(default_factory=list)
+    # prompt index and new tokens of each other attempt, if ``keep_rejected`` was set
+    rejected: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    prompts: int = 1  # number of prompts
+
+    def texts(self, prompt: int) -> list[tuple[int, ...]]:
+        """Return the new tokens of all attempts of a prompt."""
+        satisfied = [sample.token_ids for sample in self.samples if sample.prompt == prompt]
+        return satisfied + [ids for number, ids in self.rejected if number == prompt]
+
+    def by_prompt(self, values: Sequence[float] | Floats) -> list[Floats]:
+        """Divide a number for each sample by its prompt; ``[prompts][samples]``."""
+        which = np.array([sample.prompt for sample in self.samples])
+        return [np.asarray(values)[which == prompt] for prompt in range(self.prompts)]
+
+    def log_weights(self, ratios: Sequence[float]) -> list[Floats]:
+        """Return log P/a' of all attempts of each prompt, -inf for rejected ones; ``[prompts][attempts]``."""
+        return [
+            np.pad(each, (0, self.attempts - len(each)), constant_values=-np.inf) for each in self.by_prompt(ratios)
+        ]
+
+    @property
+    def accepted(self) -> list[int]:
+        """The number of samples of each prompt."""
+        counts = np.bincount([sample.prompt for sample in self.samples], minlength=self.prompts)
+        return [int(count) for count in counts]
+
+    @property
+    def acceptance(self) -> Estimate:
+        """The acceptance rate over all prompts."""
+        return acceptance_rate(len(self.samples), self.attempts * self.prompts, stopped_on_acceptance=False)
+
+
+def draw_round(
+    task: Task,
+    source: Any,
+    count: int,
+    *,
+    seed: tuple[int, str],
+    digest: str,
+    folder: Path,
+    over: Callable[[int, int], bool] = lambda attempts, tokens: False,
+    meter: Meter | None = None,
+    keep_rejected: bool = False,
+) -> Drawn:
+    """Draw attempts; several processes share the work.
+
+    ``digest``: digest of everything that determines the attempts. Recorded chunks with another digest are drawn
+    again.
+
+    ``over``: function from the attempts and tokens so far to whether a budget has ended. It is called only before a
+    chunk begins, so the selection of attempts does not depend on their length.
+
+    ``meter``: counter for attempts over all prompts: those of this process as they are drawn, those of others after a
+    chunk.
+    """
+    prompts = len(task.prompts)
+    each = max(1, CHUNK // prompts)
+    chunks = [(i, min(each, count - begin)) for i, begin in enumerate(range(0, count, each))]
+    drawn = Drawn(prompts=prompts)
+
+    def chunk_of(number: int, size: int) -> dict[str, Any]:
+        path, about = folder / f"{number:06d}.json", {"digest": digest, "size": size}
+        with suppress(OSError, ValueError):
+            recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if {name: recorded.get(name) for name in about} == about:
+                return {**recorded, "kept": True}
+        words = (seed[0], zlib.crc32(seed[1].encode()), number)
+        chunk_seed = int(np.random.SeedSequence(words).generate_state(1)[0])
+        chunk = about | _as_json(task.draw(size, chunk_seed, source, meter), keep_rejected)
+        with suppress(OSError):  # an unrecorded chunk can be drawn again
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, [json.dumps(chunk).encode()])
+        return chunk
+
+    before = 0 if meter is None else meter.stage.done
+    for group in shards.groups(chunks):
+        if over(drawn.attempts * prompts, drawn.tokens):
+            break
+        for chunk in shards.mapped(lambda part: [chunk_of(*numbered) for numbered in part], group):
+            drawn.attempts += chunk["size"]
+            drawn.tokens += chunk["tokens"]
+            if meter is not None:
+                meter.reach(before + drawn.attempts * prompts, kept=chunk["size"] * prompts if "kept" in chunk else 0)
+            for prompt, rows in enumerate(chunk["satisfied"]):
+                for attempt in map(from_row, rows):
+                    drawn.samples.append(task.sample(prompt, attempt.draw.token_ids))
+                    drawn.log_seen.append(float(attempt.draw.log_proposal or 0.0))
+            for prompt, texts in enumerate(chunk["rejected"]):
+                drawn.rejected += [(prompt, tuple(ids)) for ids in texts]
+    return drawn
+
+
+def _as_json(drawn: list[list[Attempt]], keep_rejected: bool) -> dict[str, Any]:
+    """Return the attempts of each prompt as plain JSON types, those that violate the constraint only if asked to."""
+    return {
+        "tokens": sum(len(attempt.draw.token_ids) for attempts in drawn for attempt in attempts),
+        "rejected": [
+            [attempt.draw.token_ids for attempt in attempts if keep_rejected and not attempt.satisfied]
+            for attempts in drawn
+        ],
+        "satisfied": [[to_row(attempt) for attempt in attempts if attempt.satisfied] for attempts in drawn],
+    }
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Draws of g, on which a policy is measured: attempts of the model itself that satisfy the constraint."""
+
+    drawn: Drawn  # all attempts
+    log_base: Sequence[float]  # log a(y) of those that satisfy the constraint, in nats
+
+    @staticmethod
+    def draw(
+        task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE, follow: Follow = lambda stage: None
+    ) -> Gold:
+        """Draw ``count`` attempts per prompt; those recorded in the folder are used again."""
+        meter = Meter(follow, "gold", count * len(task.prompts))
+        drawn = draw_round(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
+        return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
+
+    def kl(self, log_policy: Sequence[float]) -> Estimate | None:
+        """Return KL(g‖π) in nats as a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
+        if min(self.drawn.accepted) < 2:
+            return None
+        return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy)])
+
+    def log_ratios(self, log_policy: Sequence[float]) -> list[tuple[Floats, tuple[int, int]]]:
+        """Return for each prompt log a/π of its draws of g, in nats, and the numbers of draws and of attempts."""
+        ratios = self.drawn.by_prompt(np.array(self.log_base) - np.array(log_policy))
+        return [(each, (len(each), self.drawn.attempts)) for each in ratios]

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from guardwrap.adapters.lora import require_plain
-from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.sequence_scores import Continuation, log_probabilities
 from guardwrap.constraints.checking import judge, run_verdict
 from guardwrap.constraints.verdicts import Verdict
@@ -19,13 +18,20 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import ProposedCall, require_weighable
 from guardwrap.pipelines.task_calls import call_of
-from guardwrap.proposals import Prompt as Hint
-from guardwrap.proposals import Unweighable
+from guardwrap.proposals import Prompt, Unweighable
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
+from guardwrap.scheduling.backend import Launch, draw_all
 from guardwrap.session.source import backend_for
 from guardwrap.training import shards
-from guardwrap.training.samples import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample that satisfies the constraint."""
+
+    prompt: int  # index of its prompt
+    token_ids: tuple[int, ...]  # its new tokens; shape ``[length]``
+    decided: int  # number of tokens after which no continuation can violate the constraint; ``length`` if there is none
 
 
 @dataclass
@@ -38,6 +44,7 @@ class Task:
 
     def __post_init__(self) -> None:
         pipe, session = self.guarded.pipeline, self.guarded.session
+        self.model: Any = self.guarded.model  # the model itself, whose distribution is a
         require_plain(pipe.model)
         if not session.call_class.causal:
             raise UsageError("training requires a text-generation pipeline or a causal language model")
@@ -62,40 +69,33 @@ class Task:
         return self.guarded.attempts(list(self.given), count, weigh=False, seed=seed, **options)
 
     def continued(
-        self, begun: Sequence[tuple[int, int, tuple[int, ...]]], seed: int
+        self, prefixes: Sequence[tuple[int, int, tuple[int, ...]]], seed: int
     ) -> list[tuple[Sample | None, int]]:
-        """Continue prefixes with the model itself, and judge the texts."""
-        laws = {number: self._ending(prompt, ids) for number, prompt, ids in begun}
-        launches = [Launch(law, seed, number, 0) for number, law in laws.items() if law is not None]
+        """Continue prefixes, each with a number for its randomness and its prompt; return samples and new tokens."""
+        launches = []
+        for number, prompt, ids in prefixes:
+            law = self.prompts[prompt].law
+            if len(law.prompt_ids) + len(ids) < law.max_length:
+                whole = torch.cat([law.prompt_ids, law.prompt_ids.new_tensor(ids)])
+                launches.append(Launch(dataclasses.replace(law, prompt_ids=whole, count=1), seed, number, 0))
         backend = backend_for(self.model, self.guarded.batch_size)
-        drawn: dict[int, AttemptState] = {each.launch.prompt: each for each in draw_all(backend, launches)}
+        continuations = {attempt.launch.prompt: attempt for attempt in draw_all(backend, launches)}
         draws = []
-        for number, prompt, ids in begun:
-            more = drawn.get(number)
-            whole = (*ids, *(() if more is None else more.token_ids))
-            ended = more is not None and more.status == "finished"
-            draws.append(self._call.draw(self.prompts[prompt], whole, ended))
+        for number, prompt, ids in prefixes:
+            more = continuations.get(number)
+            token_ids = ids if more is None else (*ids, *more.token_ids)
+            draws.append(
+                self._call.draw(self.prompts[prompt], token_ids, more is not None and more.status == "finished")
+            )
         satisfied = [judgement.satisfied for judgement in judge(self.guarded.constraint, draws)]
         return [
-            (
-                Sample(prompt, draw.token_ids, self._decided(draw.token_ids)) if fits else None,
-                len(draw.token_ids) - len(ids),
-            )
-            for (_, prompt, ids), draw, fits in zip(begun, draws, satisfied, strict=True)
+            (self.sample(prompt, draw.token_ids) if fits else None, len(draw.token_ids) - len(ids))
+            for (_, prompt, ids), draw, fits in zip(prefixes, draws, satisfied, strict=True)
         ]
 
-    def _ending(self, prompt: int, ids: tuple[int, ...]) -> GenerationLaw | None:
-        """Return the generation settings for the continuation of a prefix; None if it has the maximum length."""
-        law = self.prompts[prompt].law
-        if len(law.prompt_ids) + len(ids) >= law.max_length:
-            return None
-        begun = torch.cat([law.prompt_ids, law.prompt_ids.new_tensor(ids)])
-        return dataclasses.replace(law, prompt_ids=begun, count=1)
-
-    def sample(self, prompt: int, attempt: Attempt) -> Sample:
-        """Return a sample from an attempt that satisfies the constraint."""
-        ids = attempt.draw.token_ids
-        return Sample(prompt, ids, self._decided(ids))
+    def sample(self, prompt: int, token_ids: tuple[int, ...]) -> Sample:
+        """Return a sample of a text that satisfies the constraint."""
+        return Sample(prompt, token_ids, self._decided(token_ids))
 
     def _decided(self, ids: Sequence[int]) -> int:
         """Return the number of tokens after which the verdict is SATISFIED, by bisection: it stays so."""
@@ -112,7 +112,7 @@ class Task:
 
     def hinted(self, template: str) -> list[PreparedPrompt]:
         """Return the prompts under a constraint-aware prompt."""
-        call = ProposedCall(**vars(self._call), source=self._call, rewrite=Hint(template).apply)
+        call = ProposedCall(**vars(self._call), source=self._call, rewrite=Prompt(template).apply)
         return list(call.prompts(self._read, len(self._read)))
 
     def text_of(self, sample: Sample) -> str:
@@ -129,11 +129,6 @@ class Task:
     ) -> list[float]:
         """Compute log-probabilities in nats, once for equal samples; several processes share the work."""
         different = list(dict.fromkeys(samples))
-        found = shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), different)
-        known = dict(zip(different, found, strict=True))
+        logs = shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), different)
+        known = dict(zip(different, logs, strict=True))
         return [known[sample] for sample in samples]
-
-    @property
-    def model(self) -> Any:
-        """The model itself, whose distribution is a."""
-        return self.guarded.model

@@ -12,8 +12,6 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
 from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.adapter_folder import measured_before
@@ -23,7 +21,6 @@ from guardwrap.errors import UsageError, first_line
 from guardwrap.formatting import tail_in_words
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
-    acceptance_rate,
     kl_gold_guarded,
     kl_gold_guarded_from_gold,
     kl_gold_proposal,
@@ -32,15 +29,14 @@ from guardwrap.metrics import (
     pareto_k_limit,
     partition,
 )
-from guardwrap.metrics.intervals import mean_of
+from guardwrap.metrics.intervals import Floats, mean_of
 from guardwrap.outcomes import Estimate, heavy_tail
 from guardwrap.pipelines.proposal_draws import QUANTISED
 from guardwrap.report.charts import png_of
 from guardwrap.task_settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
-from guardwrap.training.round_attempts import draw_round
-from guardwrap.training.samples import Floats
+from guardwrap.training.rounds import Drawn, draw_round
 from guardwrap.training.trainer import Trainer
 from guardwrap.training.training_report import Result, Trained, Training, training_charts
 from guardwrap.training.training_settings import TrainingSettings
@@ -140,98 +136,89 @@ def _following(made: Callable[[int], None], follow: Follow) -> Follow:
 
 def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list[str], list[str]]:
     """Measure the trained proposal on its own draws and on draws of g; return figures, warnings and remarks."""
-    task, prompts = trainer.task, len(trainer.settings.prompts)
-    attempts = math.ceil(trainer.settings.final_attempts / prompts)
-    digest = trainer.digest(trainer.policy.digest())
-    seed = (trainer.settings.seed, "final")
-    place, meter = folder / "draws" / "final", Meter(trainer.follow, "final", attempts * prompts)
-    drawn = draw_round(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=place, meter=meter)
-    accepted = drawn.accepted(prompts)
-    after = acceptance_rate(sum(accepted), attempts * prompts, stopped_on_acceptance=False)
-    figures = {"acceptance_after": after}
-    notes: list[str] = []
+    task, gold, settings = trainer.task, trainer.gold, trainer.settings
+    prompts = len(settings.prompts)
+    attempts = math.ceil(settings.final_attempts / prompts)
+    drawn = draw_round(
+        task,
+        trainer.policy.source(),
+        attempts,
+        seed=(settings.seed, "final"),
+        digest=trainer.digest(trainer.policy.digest()),
+        folder=folder / "draws" / "final",
+        meter=Meter(trainer.follow, "final", attempts * prompts),
+    )
+    accepted = drawn.accepted
     log_base = task.log_probabilities(task.model, drawn.samples)
     log_policy = task.log_probabilities(trainer.policy.model, drawn.samples)
-    weights = [np.full(attempts, -math.inf) for _ in range(prompts)]
-    places = [0] * prompts
-    for sample, a, b in zip(drawn.samples, log_base, log_policy, strict=True):
-        weights[sample.prompt][places[sample.prompt]] = a - b
-        places[sample.prompt] += 1
-    warnings = _warnings(trainer, after, weights, sum(accepted))
+    weights = drawn.log_weights([a - b for a, b in zip(log_base, log_policy, strict=True)])
+    warnings = _warnings(trainer, drawn, weights)
+    figures = {"acceptance_after": drawn.acceptance}
     tail, heavy = _tail(weights)
     figures |= {} if tail is None else {"pareto_k": tail}
-    notes += [] if heavy is None else [heavy]
+    notes = [] if heavy is None else [heavy]
     notes += [QUANTISED] if is_quantised(task.model) else []
     if min(accepted):
         figures["weighted_kl_gold_proposal"] = mean_of([kl_gold_proposal(each) for each in weights])
         figures["weighted_kl_gold_guarded"] = mean_of([kl_gold_guarded(each) for each in weights])
-    gold = trainer.gold
     if gold is not None:
-        figures["acceptance_before"] = gold.acceptance(prompts)
+        figures["acceptance_before"] = gold.drawn.acceptance
     elif min(accepted):
         figures["acceptance_before"] = mean_of([partition(each) for each in weights])
         notes.append("the acceptance rate without the adapter is Ẑ, estimated from the weights of the adapter's draws")
-    found = None if gold is None else gold.drawn.accepted(prompts)
-    if gold is None or found is None or min(found) < 2:
-        for name in ("kl_gold_proposal", "kl_gold_guarded"):
-            if f"weighted_{name}" in figures:
-                figures[name] = figures[f"weighted_{name}"]
+    if gold is None or min(gold.drawn.accepted) < 2:
         if min(accepted):
+            figures |= {name: figures[f"weighted_{name}"] for name in ("kl_gold_proposal", "kl_gold_guarded")}
             source = "from the weights of the adapter's own draws, which is too low if they miss part of g"
             notes.append(f"KL is estimated {source}")
         else:
             notes.append(f"KL is unknown: none of {attempts} draws for a prompt is accepted; raise final_attempts")
         return figures, warnings, notes
-    log_policy = task.log_probabilities(trainer.policy.model, gold.drawn.samples)
-    ratios = gold.log_ratios(log_policy, prompts)
+    ratios = gold.log_ratios(task.log_probabilities(trainer.policy.model, gold.drawn.samples))
     figures["kl_gold_proposal"] = mean_of([kl_gold_proposal_from_gold(*each) for each in ratios])
     if min(accepted):
         figures["kl_gold_guarded"] = mean_of(
             [kl_gold_guarded_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)]
         )
-    notes.append(
-        f"KL is measured on {sum(found)} draws of g among {gold.drawn.attempts * prompts} attempts of the model"
-    )
-    return figures, warnings, notes
+    of = f"{len(gold.drawn.samples)} draws of g among {gold.drawn.attempts * prompts} attempts of the model"
+    return figures, warnings, [*notes, f"KL is measured on {of}"]
 
 
 def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:
     """Return the largest Pareto k of any prompt's weights, and a note if they leave distances without an upper end.
 
-    Parameters
-    ----------
-    log_weights
-        log P/a' of the final draws of each prompt, -inf for those that violate the constraint; ``[prompts][draws]``.
+    ``log_weights``: log P/a' of the final draws of each prompt, -inf for those that violate the constraint.
     """
     passing = [each[each > -math.inf] for each in log_weights]
     tails = [(pareto_k(each), pareto_k_limit(len(each))) for each in passing if len(each)]
-    known = [k for k, _ in tails if math.isfinite(k.value)]
-    over = [heavy_tail({"pareto_k": k, "pareto_k_limit": limit}) for k, limit in tails]
-    heavy = [k for k in over if k is not None and not math.isnan(k)]
-    unknown = [k for k in over if k is not None and math.isnan(k)]
-    worst = max(known, key=lambda k: k.value, default=None)
-    if not heavy and not unknown:
+    worst = max((k for k, _ in tails if math.isfinite(k.value)), key=lambda k: k.value, default=None)
+    over = [k for tail, limit in tails if (k := heavy_tail({"pareto_k": tail, "pareto_k_limit": limit})) is not None]
+    heavy = [k for k in over if not math.isnan(k)]
+    if not over:
         return worst, None
-    of = f" for {len(heavy) or len(unknown)} of {len(log_weights)} prompts" if len(log_weights) > 1 else ""
-    what = tail_in_words(max(heavy) if heavy else math.nan)
+    of = f" for {len(heavy or over)} of {len(log_weights)} prompts" if len(log_weights) > 1 else ""
+    what = tail_in_words(max(heavy, default=math.nan))
     return worst, f"{what}{of}: distances to g from weights, such as those of QRS, have no upper end"
 
 
-def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], accepted: int) -> list[str]:
+def _warnings(trainer: Trainer, drawn: Drawn, log_weights: Sequence[Floats]) -> list[str]:
     """Return warnings about misleading figures of the trained proposal; sft computes weights only here."""
     state = trainer.state
-    row = Row(state.done, "final", state.samples, state.tokens, state.seconds, after, accepted)
-    row.mixture = next((row.mixture for row in reversed(state.curve) if row.mixture), None)
-    summarise(row, [each[each > -math.inf].tolist() for each in log_weights], len(log_weights[0]))
-    found = warnings_of(row, None if trainer.gold is None else trainer.gold.acceptance(len(log_weights)))
+    row = Row(
+        state.done, "final", state.samples, state.tokens, state.seconds, drawn.acceptance, len(drawn.samples),
+        mixture=next((row.mixture for row in reversed(state.curve) if row.mixture), None),
+    )  # fmt: skip
+    summarise(row, log_weights)
+    warnings = warnings_of(row, None if trainer.gold is None else trainer.gold.drawn.acceptance)
     if not learned(state.curve):
         of_start = trainer.settings.start is not None
         same = "the adapter equals the one it started from" if of_start else "the adapter has no effect"
         nothing = f"nothing was learned: {'the model is unchanged' if trainer.settings.full else same}"
-        found = [*found, nothing] if of_start else [nothing]  # an adapter without effect makes other warnings pointless
-    for warning in found if shards.is_main() else ():
+        # An adapter without effect makes other warnings pointless.
+        warnings = [*warnings, nothing] if of_start else [nothing]
+    for warning in warnings if shards.is_main() else ():
         logger.warning("%s", warning)
-    return found
+    return warnings
 
 
 def _save(

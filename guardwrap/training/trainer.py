@@ -17,24 +17,29 @@ import numpy as np
 from guardwrap.adapters.fingerprints import fingerprint
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.metrics import acceptance_rate
+from guardwrap.metrics.intervals import Floats
 from guardwrap.metrics.weights import kong
 from guardwrap.outcomes import Estimate
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
-from guardwrap.training.branches import reserved
-from guardwrap.training.checkpoint import newest, write
-from guardwrap.training.gold import Gold
-from guardwrap.training.learn import adam, chosen, require_number, spread, update
 from guardwrap.training.learning_curve import Follow, Meter, Row, summarise, warnings_of, write_curve
-from guardwrap.training.mixture import Mixture
-from guardwrap.training.policy import Policy, read_start
-from guardwrap.training.round_attempts import Drawn, draw_round
-from guardwrap.training.rounds import BASE, POLICY, Round, continued, rounds
-from guardwrap.training.samples import Buffer, Floats
+from guardwrap.training.mixture import Mixture, reserved
+from guardwrap.training.policy import Policy, read_start, require_number, update
+from guardwrap.training.rounds import BASE, POLICY, Drawn, Gold, Round, continued, draw_round, rounds
 from guardwrap.training.task import Task
 from guardwrap.training.training_settings import TrainingSettings
-from guardwrap.training.training_state import Fit, State, placed_under, read_state, state_to_json, under
+from guardwrap.training.training_state import (
+    Buffer,
+    Fit,
+    State,
+    newest_checkpoint,
+    placed_under,
+    read_state,
+    state_to_json,
+    systematic,
+    under,
+    write_checkpoint,
+)
 
 logger = logging.getLogger("guardwrap")
 
@@ -78,7 +83,7 @@ class Trainer:
         self.task: Task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
-        self._optimizer = adam(self.policy, settings.rate)
+        self._optimizer = self.policy.adam(settings.rate)
         self.state: State = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
         self.gold: Gold | None = None
         self._about = self._what_this_is()
@@ -124,7 +129,7 @@ class Trainer:
         row, ratios = self._absorb(number, planned, drawn)
         self._meter.reach(state.samples)  # including branches
         if planned.learn != "dpg" or not state.dpg_steps:
-            self._optimizer = adam(self.policy, self.settings.rate)
+            self._optimizer = self.policy.adam(self.settings.rate)
         state.fit = Fit(row, best_state=self.policy.state_dict() if planned.learn == "replay" else {})
         if planned.learn == "dpg":
             self._dpg(drawn[0], ratios)
@@ -141,7 +146,7 @@ class Trainer:
         row.updates = {"replay": fit.best_step, "sft": fit.step, "dpg": int(row.accepted > 0)}[planned.learn]
         row.held_out = fit.best if replays and math.isfinite(fit.best) else None
         row.kl_gold = self.kl_on_gold()
-        row.warnings = warnings_of(row, None if self.gold is None else self.gold.acceptance(self._prompts))
+        row.warnings = warnings_of(row, None if self.gold is None else self.gold.drawn.acceptance)
         for warning in row.warnings if shards.is_main() else ():
             logger.warning("round %d: %s", number, warning)
         state.curve.append(row)
@@ -160,7 +165,10 @@ class Trainer:
         """Draw the attempts of one of a round's laws; ``spent`` is the number of tokens of the others."""
         law, count = self.state.plan[number].draws[place]
         branching = law == BASE and self.state.plan[number].learn == "replay"
-        source, name = self._source(law)
+        if law == POLICY:
+            source, name = self.policy.source(), self.policy.digest()
+        else:
+            source, name = None if law == BASE else Prompt(law), law
         return draw_round(
             self.task,
             source,
@@ -173,18 +181,10 @@ class Trainer:
             keep_rejected=branching,
         )
 
-    def _source(self, law: str) -> tuple[Any, str]:
-        """Return a law's source for ``Task.draw``, and its identity for digests."""
-        if law == POLICY:
-            return self.policy.source(), self.policy.digest()
-        return (None, law) if law == BASE else (Prompt(law), law)
-
     def digest(self, law: str) -> str:
         """Return a digest of a law with the model, constraint, prompts, settings and seed."""
-        about = [
-            self._about[name] for name in ("model", "dtype", "constraint", "prompts", "chat", "generation", "seed")
-        ]
-        return hashlib.sha256(json.dumps([*about, law]).encode()).hexdigest()
+        names = ("model", "dtype", "constraint", "prompts", "chat", "generation", "seed")
+        return hashlib.sha256(json.dumps([*map(self._about.__getitem__, names), law]).encode()).hexdigest()
 
     def _over(self, tokens: int = 0) -> bool:
         """Return whether a budget has ended, with ``tokens`` added."""
@@ -205,11 +205,9 @@ class Trainer:
 
         The second value has the log-weights of that law's samples, or is empty for sft.
         """
-        state, first = self.state, drawn[0]
-        accepted = first.accepted(self._prompts)
-        law = planned.draws[0][0]
-        rate = acceptance_rate(sum(accepted), first.attempts * self._prompts, stopped_on_acceptance=False)
-        row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(accepted))
+        state, first, law = self.state, drawn[0], planned.draws[0][0]
+        accepted = len(first.samples)
+        row = Row(number, law, state.samples, state.tokens, self.seconds, first.acceptance, accepted)
         if planned.learn == "sft":
             for each in drawn:
                 state.buffer.extend(each.samples, 0, [0.0] * len(each.samples), [])
@@ -226,12 +224,7 @@ class Trainer:
             for sample, ratio in zip(first.samples, ratios, strict=True):
                 state.partition[sample.prompt] += math.exp(ratio)
             row.mixture = float(np.mean(state.partition)) / state.counted
-        which = [sample.prompt for sample in first.samples]
-        summarise(
-            row,
-            [[r for r, p in zip(ratios, which, strict=True) if p == i] for i in range(self._prompts)],
-            first.attempts,
-        )
+        summarise(row, first.log_weights(ratios))
         return row, ratios
 
     # Learning
@@ -262,7 +255,8 @@ class Trainer:
         if replays and fit.step == 0 and last:
             self._look(fit, held_out)
         while fit.step < last and not self._settled(fit):
-            picked = chosen(shares, settings.batch_size, settings.seed, number, fit.step)
+            chance = np.random.default_rng((settings.seed, number, fit.step))
+            picked = chance.choice(len(shares), settings.batch_size, p=shares)
             fit.step += 1
             for group in self._optimizer.param_groups:
                 group["lr"] = settings.rate * min(1.0, fit.step / WARM_UP) * (COOLED if fit.cooled else 1.0)
@@ -289,7 +283,7 @@ class Trainer:
         if fit.cooled:
             return True
         self.policy.load_state_dict(fit.best_state)
-        self._optimizer = adam(self.policy, self.settings.rate)
+        self._optimizer = self.policy.adam(self.settings.rate)
         fit.cooled, fit.bad = True, 0
         return False
 
@@ -306,10 +300,9 @@ class Trainer:
 
     def _held_out_kl(self, held_out: Floats) -> float:
         buffer = self.state.buffer
-        often = spread(held_out, _MEASURED)
-        log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in often])
-        ratios = [buffer.log_base[i] - log for i, log in zip(often, log_policy, strict=True)]
-        mean = np.average(ratios, weights=list(often.values()))
+        indexes, often = np.unique(systematic(held_out, _MEASURED, 0.5), return_counts=True)
+        log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in indexes])
+        mean = np.average(np.array(buffer.log_base)[indexes] - log_policy, weights=often)
         met = sorted({sample.prompt for sample, share in zip(buffer.samples, held_out, strict=True) if share})
         return float(mean - np.log(buffer.partition()[met]).mean())
 
@@ -328,8 +321,7 @@ class Trainer:
         """Return KL(g‖π) in nats from draws of g, or None if there are too few."""
         if self.gold is None:
             return None
-        samples = self.gold.drawn.samples
-        return self.gold.kl(self.task.log_probabilities(self.policy.model, samples), self._prompts)
+        return self.gold.kl(self.task.log_probabilities(self.policy.model, self.gold.drawn.samples))
 
     # Checkpoints
 
@@ -343,11 +335,11 @@ class Trainer:
         tensors |= placed_under("policy", self.policy.state_dict())
         for i, kept in self._optimizer.state_dict()["state"].items():
             tensors |= placed_under(f"adam {i}", kept)
-        return write(self.folder / "checkpoints", tensors, {**data, "about": self._about})
+        return write_checkpoint(self.folder / "checkpoints", tensors, {**data, "about": self._about})
 
     def _resume(self) -> None:
         settings = self.settings
-        found = newest(self.folder / "checkpoints")
+        found = newest_checkpoint(self.folder / "checkpoints")
         shards.wait()  # no process may write the next checkpoint before all have read this one
         if found is None:
             self.state.asked, self.state.plan = settings.samples, rounds(settings)

@@ -1,24 +1,136 @@
-"""State of a training, and its serialization for checkpoints."""
+"""State of a training: its accepted samples with their weights, its progress, and checkpoints of both."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
+from guardwrap.environment.atomic_files import write_whole
+from guardwrap.errors import UsageError, first_line
+from guardwrap.metrics.intervals import Floats
 from guardwrap.training.learning_curve import Row
 from guardwrap.training.rounds import Round
-from guardwrap.training.samples import Buffer, Sample
+from guardwrap.training.task import Sample
+
+logger = logging.getLogger("guardwrap")
 
 Tensors = dict[str, torch.Tensor]
+
+_HELD_OUT = 5  # one of this many samples is held out
+
+
+@dataclass
+class Buffer:
+    """All accepted samples so far, from several laws.
+
+    A law is a distribution that attempts were drawn from: the model, a constraint-aware prompt, or the policy at some
+    step. Together the draws are a stratified sample of the mixture q_p(y) = Σ_k (N_kp / N_p) a'_k(y), so the weight of
+    each is P(y) / q_p(y), whichever law it came from: the balance heuristic (Veach and Guibas 1995; "multiple
+    importance sampling" in Owen, *Monte Carlo theory*, chapter 9). With the model among the laws no weight exceeds
+    N_p / N_base,p.
+    """
+
+    prompts: int  # number of prompts
+    samples: list[Sample] = field(default_factory=list)  # the samples in the order in which they were added
+    log_base: list[float] = field(default_factory=list)  # log a(y) in nats; ``[samples]``
+    origin: list[int] = field(default_factory=list)  # index of the law that each sample was drawn from; ``[samples]``
+    # Numbers that decide which samples are held out; ``[samples]``. They do not depend on the text: if few texts carry
+    # g, both sides must have them. They never change, so that no sample moves from training to held-out.
+    places: list[int] = field(default_factory=list)
+    log_laws: list[list[float]] = field(default_factory=list)  # log a'_k(y) in nats; ``[laws][samples]``
+    # Numbers of attempts N_kp; ``[laws][prompts]``. The number that branches are worth may be fractional.
+    drawn: list[list[float]] = field(default_factory=list)
+
+    def extend(
+        self,
+        samples: Sequence[Sample],
+        origin: int,
+        log_base: Sequence[float],
+        log_laws: Sequence[Sequence[float]],
+        places: Sequence[int] | None = None,
+    ) -> None:
+        """Add samples of one law, with their log-probabilities under every law.
+
+        Dependent samples have equal ``places``; None is for independent samples.
+        """
+        begin = self.origin.count(origin)
+        self.places += range(begin, begin + len(samples)) if places is None else places
+        self.samples += samples
+        self.origin += [origin] * len(samples)
+        self.log_base += log_base
+        for known, more in zip(self.log_laws, log_laws, strict=True):
+            known += more
+
+    def forget(self, law: int) -> None:
+        """Remove a law and its samples. The others are a sample of the remaining laws' mixture."""
+        kept = [i for i, origin in enumerate(self.origin) if origin != law]
+        self.samples = [self.samples[i] for i in kept]
+        self.log_base = [self.log_base[i] for i in kept]
+        self.places = [self.places[i] for i in kept]
+        self.origin = [self.origin[i] - (self.origin[i] > law) for i in kept]
+        del self.log_laws[law], self.drawn[law]
+        self.log_laws = [[known[i] for i in kept] for known in self.log_laws]
+
+    def log_weights(self) -> Floats:
+        """Return log P(y) / q(y), ``[samples]``, in nats."""
+        which = [sample.prompt for sample in self.samples]
+        drawn = np.array(self.drawn, float)
+        with np.errstate(divide="ignore"):
+            share = np.log(drawn / drawn.sum(axis=0))[:, which]
+        mixture = np.logaddexp.reduce(share + np.array(self.log_laws), axis=0)
+        return np.asarray(np.array(self.log_base) - mixture)
+
+    def partition(self) -> Floats:
+        """Estimate Z_p = E_q[P / q] for each prompt, ``[prompts]``; unbiased."""
+        total = np.bincount([s.prompt for s in self.samples], np.exp(self.log_weights()), self.prompts)
+        return np.asarray(total / np.array(self.drawn, float).sum(axis=0))
+
+    def shares(self, *, held_out: bool) -> Floats:
+        """Return the share of g that each sample on one side represents, ``[samples]``; 0 on the other side.
+
+        They sum to 1, equally for all prompts, or are all 0 if there are no such samples.
+        """
+        weights = self.log_weights()
+        chosen = (np.array(self.places, int) % _HELD_OUT == 0) == held_out
+        shares = np.zeros(len(weights))
+        for prompt in range(self.prompts):
+            rows = chosen & np.array([sample.prompt == prompt for sample in self.samples], bool)
+            if rows.any():
+                inside = np.exp(weights[rows] - weights[rows].max())
+                shares[rows] = inside / inside.sum()
+        return shares / shares.sum() if shares.any() else shares
+
+
+def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:
+    """Choose indexes in proportion to weights by systematic resampling (Kitagawa 1996).
+
+    ``offset``: number from 0 to 1. If it is drawn uniformly, the expected count of each index is ``count`` times its
+    share.
+    """
+    points = (np.arange(count) + offset) / count
+    return np.searchsorted(np.cumsum(weights) / weights.sum(), points).clip(max=len(weights) - 1)
 
 
 @dataclass
 class Fit:
     """State of the learning in the current round."""
+
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
     row: Row  # the round's row, filled in after drawing
     step: int = 0  # updates so far
@@ -32,6 +144,8 @@ class Fit:
 @dataclass
 class State:
     """State of a training between two steps. Checkpoints also contain the policy's and the optimizer's parameters."""
+
+    __pydantic_config__: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
     buffer: Buffer  # accepted samples so far; empty for dpg
     # distributions of the buffer's samples: ``"base"``, the template of a prompt, ``"branches"``, or ``"policy N"``,
@@ -53,58 +167,25 @@ class State:
     fit: Fit | None = None  # learning of the current round; None until it has drawn
 
 
-_PLAIN = ("laws", "pivots", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")
+_SERIAL = TypeAdapter(State)
+_BEST = "best"
 
 
 def state_to_json(state: State) -> tuple[Tensors, dict[str, Any]]:
     """Serialize a state as tensors and plain JSON."""
-    buffer = state.buffer
-    lengths = [len(sample.token_ids) for sample in buffer.samples]
-    tensors: Tensors = {
-        "buffer.prompt": torch.tensor([sample.prompt for sample in buffer.samples], dtype=torch.int32),
-        "buffer.places": torch.tensor(buffer.places, dtype=torch.int64),
-        "buffer.origin": torch.tensor(buffer.origin, dtype=torch.int32),
-        "buffer.decided": torch.tensor([sample.decided for sample in buffer.samples], dtype=torch.int32),
-        "buffer.length": torch.tensor(lengths, dtype=torch.int32),
-        "buffer.tokens": torch.tensor([i for s in buffer.samples for i in s.token_ids], dtype=torch.int32),
-        "buffer.log_base": torch.tensor(buffer.log_base, dtype=torch.float64),
-        "buffer.log_laws": torch.tensor(buffer.log_laws, dtype=torch.float64),
-    }
-    for name, numbers in state.policies.items():
-        tensors |= placed_under(name, numbers)
-    data = {name: getattr(state, name) for name in _PLAIN}
-    data["plan"] = [[part.draws, part.learn] for part in state.plan]
-    data |= {"drawn": buffer.drawn, "prompts": buffer.prompts, "curve": [row.to_dict() for row in state.curve]}
-    if state.fit is not None:
-        fit = state.fit
-        tensors |= placed_under("best", fit.best_state)
-        best = None if fit.best == math.inf else fit.best
-        data["fit"] = {"step": fit.step, "best": best, "best_step": fit.best_step, "bad": fit.bad, "cooled": fit.cooled}
-        data["row"] = fit.row.to_dict()
+    data = _SERIAL.dump_python(state, exclude={"policies": True, "fit": {"best_state"}})
+    tensors = {} if state.fit is None else placed_under(_BEST, state.fit.best_state)
+    for law, numbers in state.policies.items():
+        tensors |= placed_under(law, numbers)
     return tensors, data
 
 
 def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> State:
     """Return the state that ``state_to_json`` serialized."""
-    names = ("prompt", "origin", "places", "decided", "length", "tokens", "log_base")
-    get = {name: tensors[f"buffer.{name}"].tolist() for name in names}
-    ends = [0]
-    for length in get["length"]:
-        ends.append(ends[-1] + length)
-    samples = [
-        Sample(prompt, tuple(get["tokens"][begin:end]), decided)
-        for prompt, decided, begin, end in zip(get["prompt"], get["decided"], ends[:-1], ends[1:], strict=True)
-    ]
-    log_laws = tensors["buffer.log_laws"].tolist()
-    buffer = Buffer(data["prompts"], samples, get["log_base"], get["origin"], get["places"], log_laws, data["drawn"])
-    state = State(buffer, **{name: data[name] for name in _PLAIN})
-    state.policies = {name: under(name, tensors) for name in state.laws if name.startswith("policy ")}
-    state.plan = [Round(tuple((law, count) for law, count in draws), learn) for draws, learn in data["plan"]]
-    state.curve = [Row.from_dict(row) for row in data["curve"]]
-    if "fit" in data:
-        fit = dict(data["fit"])
-        fit["best"] = math.inf if fit["best"] is None else fit["best"]
-        state.fit = Fit(Row.from_dict(data["row"]), **fit, best_state=under("best", tensors))
+    state = _SERIAL.validate_python(data)
+    state.policies = {law: under(law, tensors) for law in state.laws if law.startswith("policy ")}
+    if state.fit is not None:
+        state.fit.best_state = under(_BEST, tensors)
     return state
 
 
@@ -116,3 +197,71 @@ def placed_under(name: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
 def under(name: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
     """Return the tensors whose keys have a name as prefix, without the prefix."""
     return {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
+
+
+# Checkpoints: one file each, written atomically and verified when it is read.
+
+_KEPT = 2  # the newest and the previous one
+_NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.safetensors")  # number, beginning of the digest
+
+_LEFT = ".*.safetensors.*.tmp"  # temporary files of killed processes
+
+
+def write_checkpoint(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> bool:
+    """Write a checkpoint, and remove all older ones except the previous one."""
+    # The header of safetensors has a limit of 100 MB, so the state is a tensor of bytes.
+    packed = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+    content = save({"state": packed} | {name: tensor.contiguous() for name, tensor in tensors.items()})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(_LEFT):
+            left.unlink()
+        number = max((number for number, _, _ in _checkpoints(folder)), default=0) + 1
+        write_whole(folder / f"{number:08d}-{_digest(content)}.safetensors", [content])
+    except OSError as error:
+        logger.warning("cannot write a checkpoint in %s (%s): the previous one is kept", folder, _reason(error))
+        return False
+    for _, _, old in _checkpoints(folder)[_KEPT:]:
+        with suppress(OSError):
+            old.unlink()
+    return True
+
+
+def newest_checkpoint(folder: Path) -> tuple[Tensors, dict[str, Any]] | None:
+    """Read the newest undamaged checkpoint; return None if there is none.
+
+    A damaged checkpoint is removed with a warning, and the previous one is read.
+    """
+    checkpoints = _checkpoints(folder)
+    for _, digest, path in checkpoints:
+        try:
+            content = path.read_bytes()
+            if _digest(content) != digest:
+                path.unlink(missing_ok=True)  # otherwise it would count as the previous one at the next write
+                raise ValueError("it is damaged")
+            tensors = load(content)
+            packed = tensors.pop("state", None)
+            state = None if packed is None else json.loads(packed.numpy().tobytes())
+        except (OSError, ValueError, SafetensorError) as error:
+            logger.warning("cannot use checkpoint %s (%s): trying the previous one", path, _reason(error))
+            continue
+        if state is None:
+            raise UsageError(f"{str(path)!r} is of an older version; finish with that version, or give another folder")
+        return tensors, state
+    if checkpoints:
+        logger.warning("no usable checkpoint in %s: the training starts from the beginning", folder)
+    return None
+
+
+def _checkpoints(folder: Path) -> list[tuple[int, str, Path]]:
+    """Return number, digest and path of each checkpoint, the newest first."""
+    names = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*") if path.is_file()]
+    return sorted(((int(name[1]), name[2], path) for name, path in names if name), reverse=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or first_line(error)

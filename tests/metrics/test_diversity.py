@@ -13,7 +13,8 @@ from sacrebleu.metrics.bleu import BLEU
 from transformers import BertConfig, BertModel
 
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.metrics import diversity, self_bleu, semantic_similarity
+from guardwrap.metrics import self_bleu, semantic_similarity
+from guardwrap.metrics import texts as module
 from guardwrap.outcomes import Estimate
 from guardwrap.testing import character_tokenizer
 from tests.metrics.fixtures_enumerated import covered, repeat
@@ -35,7 +36,7 @@ def by_sacrebleu(texts: list[str], n: int) -> float:
 def test_self_bleu_is_sacrebleus(n: int) -> None:
     for rng in np.random.default_rng(n).spawn(5):
         texts = [phrase(rng) for _ in range(12)]
-        whole, without = diversity._leave_out_bleu(texts, n)
+        whole, without = module._leave_out_bleu(texts, n)
         assert whole == pytest.approx(by_sacrebleu(texts, n), abs=1e-9)
         assert without == pytest.approx([by_sacrebleu(texts[:i] + texts[i + 1 :], n) for i in range(12)], abs=1e-9)
 
@@ -183,9 +184,9 @@ def test_an_encoder_by_its_path(encoder: str) -> None:
     model, tokenizer = BertModel.from_pretrained(encoder).eval(), character_tokenizer("abc")
     with torch.no_grad():
         alone = [model(torch.tensor([tokenizer(text)["input_ids"][:8]])).last_hidden_state[0].mean(0) for text in texts]
-    together = diversity.encode(texts, encoder)
+    together = module.encode(texts, encoder)
     assert together == pytest.approx(np.stack([states.numpy() for states in alone]), abs=1e-5)
-    assert diversity.encode(texts, encoder, batch_size=3) == pytest.approx(together, abs=1e-5)
+    assert module.encode(texts, encoder, batch_size=3) == pytest.approx(together, abs=1e-5)
     assert -1 <= semantic_similarity(texts, encoder, pairs=None).value <= 1
 
 

@@ -1,7 +1,4 @@
-"""Charts: one color per method on a page, and labels that do not overlap.
-
-Covers ``report/figure_export.py`` too.
-"""
+"""Charts: one color per method on a page, and labels that do not overlap."""
 
 import re
 
@@ -10,8 +7,9 @@ from matplotlib.text import Annotation
 
 from guardwrap.outcomes import Estimate
 from guardwrap.report import charts
-from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots, cost_against_distance
-from guardwrap.report.figure_export import COLOURS, drawing
+from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots
+from guardwrap.report.charts import COLOURS, drawing
+from guardwrap.report.claims import cost_against_distance
 
 EXACT = Estimate(1.0, 1.0, 1.0)
 

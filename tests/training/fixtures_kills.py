@@ -17,7 +17,7 @@ from guardwrap.testing import llama_world
 from guardwrap.training import train, trainer
 from tests.training.fixtures_training import guarded_of, settings_of, undrawn
 
-WATCHED = ("draw_round", "update", "write")  # drawing, learning, writing a checkpoint
+WATCHED = ("draw_round", "update", "write_checkpoint")  # drawing, learning, writing a checkpoint
 METHODS: dict[str, dict[str, Any]] = {
     "replay": {"rounds": 6, "updates": 10},
     "dpg": {"method": "dpg", "samples_per_step": 50, "hints": ["b{prompt}"], "warm_samples": 100},
@@ -41,7 +41,7 @@ def run(folder: str, method: str, moment: Moment | None = None, forget: str | No
         setattr(trainer, name, _watched(getattr(trainer, name), counts[name], name, moment))
     if forget:
         module: Any = trainer
-        module.write = _forgetful(module.write, forget)
+        module.write_checkpoint = _forgetful(module.write_checkpoint, forget)
     undrawn(pytest.MonkeyPatch())  # never undone: the process ends with the training
     world = llama_world()
     train(guarded_of(world), settings_of(world, **METHODS[method]), folder)
@@ -76,7 +76,7 @@ def _forgetful(write: Callable[..., Any], what: str) -> Callable[..., Any]:
     def wrapped(folder: Path, tensors: dict[str, Any], state: dict[str, Any]) -> bool:
         if what == "adam":
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("adam ")}
-        elif "fit" in state:
+        elif state["fit"]:
             state = {**state, "fit": {**state["fit"], what: 0}}
         return bool(write(folder, tensors, state))
 

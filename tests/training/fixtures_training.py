@@ -10,7 +10,7 @@ import pytest
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import World, llama_world
 from guardwrap.training import Settings
-from guardwrap.training.samples import Sample
+from guardwrap.training.task import Sample
 from guardwrap.training.trainer import Trainer
 
 DOUBLED = Regex("aa|bb")

@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 
 from guardwrap.testing import llama_world
-from guardwrap.training import checkpoint, round_attempts, shards, train, trainer
+from guardwrap.training import rounds, shards, train, trainer, training_state
 from guardwrap.training.task import Task
 from tests.training.fixtures_training import guarded_of, kl, settings_of, undrawn
 
@@ -37,12 +37,12 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         Whether the processes forget to add up their gradients.
     """
     torch.set_num_threads(1)
-    round_attempts.CHUNK = 40
+    rounds.CHUNK = 40
     drawn: list[int] = []
     made: list[trainer.Trainer] = []
     written: list[int] = []
     draw: Callable[..., Any] = Task.draw
-    write: Callable[..., bool] = checkpoint.write
+    write: Callable[..., bool] = training_state.write_checkpoint
     begin: Callable[..., None] = trainer.Trainer.__init__
 
     def counted(task: Any, count: int, *options: Any) -> Any:
@@ -62,7 +62,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
     patch = pytest.MonkeyPatch()  # never undone: the process ends with the training
     undrawn(patch)
     patch.setattr(Task, "draw", counted)
-    patch.setattr(trainer, "write", dying)
+    patch.setattr(trainer, "write_checkpoint", dying)
     patch.setattr(trainer.Trainer, "__init__", seen)
     if broken:
         patch.setattr(shards, "summed", lambda tensors: None)

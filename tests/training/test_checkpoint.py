@@ -5,20 +5,22 @@ Covers ``training/training_state.py`` too.
 
 import builtins
 import errno
+import hashlib
 import logging
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from guardwrap import Regex
 from guardwrap.errors import UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import train
-from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.trainer import Trainer
+from guardwrap.training.training_state import newest_checkpoint, write_checkpoint
 from tests.training.fixtures_training import guarded_of, settings_of, trainer_of
 
 
@@ -49,11 +51,11 @@ def killed_once(tmp_path_factory):
         count += 1
         if count == 5:
             raise Killed
-        return write(*args)
+        return write_checkpoint(*args)
 
     trainer = trainer_of(folder, updates=10)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("guardwrap.training.trainer.write", counted)
+        patched.setattr("guardwrap.training.trainer.write_checkpoint", counted)
         with pytest.raises(Killed):
             trainer.run()
     return folder
@@ -129,7 +131,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
 
 def found(folder):
     """Return the newest checkpoint, which must exist."""
-    checkpoint = newest(folder)
+    checkpoint = newest_checkpoint(folder)
     assert checkpoint is not None
     return checkpoint
 
@@ -138,18 +140,18 @@ def found(folder):
 def test_named_pipes_are_no_checkpoints_and_in_nobodys_way(tmp_path):
     os.mkfifo(tmp_path / ("00000009-" + "a" * 16 + ".safetensors"))
     os.mkfifo(tmp_path / LEFT)
-    assert newest(tmp_path) is None
-    assert write(tmp_path, {"x": torch.zeros(2)}, {})
+    assert newest_checkpoint(tmp_path) is None
+    assert write_checkpoint(tmp_path, {"x": torch.zeros(2)}, {})
     assert found(tmp_path)[1] == {}
 
 
 def test_the_two_newest_are_kept(tmp_path):
     for number in range(4):
-        assert write(tmp_path, {"a": torch.tensor(number)}, {"number": number})
+        assert write_checkpoint(tmp_path, {"a": torch.tensor(number)}, {"number": number})
     assert [path.name[:8] for path in folders(tmp_path)] == ["00000003", "00000004"]
     tensors, state = found(tmp_path)
     assert (tensors, state) == ({"a": torch.tensor(3)}, {"number": 3})
-    assert newest(tmp_path / "nowhere") is None
+    assert newest_checkpoint(tmp_path / "nowhere") is None
 
 
 def full_disk(monkeypatch):
@@ -200,7 +202,7 @@ def test_on_a_full_disk_the_training_goes_on_and_nothing_is_lost(tmp_path, whole
 def test_attempts_are_kept_until_a_checkpoint_has_them(killed, whole, monkeypatch):
     old = folders(killed / "checkpoints")
     with monkeypatch.context() as patched:
-        patched.setattr("guardwrap.training.trainer.write", lambda *_: False)
+        patched.setattr("guardwrap.training.trainer.write_checkpoint", lambda *_: False)
         trainer_of(killed, updates=10).run()
     assert folders(killed / "checkpoints") == old
     drawn = []
@@ -341,9 +343,19 @@ def test_a_training_that_is_over_is_only_measured_again(tmp_path):
 
 
 def test_the_checkpoint_module_reads_what_it_wrote_in_part(tmp_path, monkeypatch, caplog):
-    write(tmp_path, {"a": torch.tensor(1)}, {"number": 1})
+    write_checkpoint(tmp_path, {"a": torch.tensor(1)}, {"number": 1})
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
-    assert not write(tmp_path, {"a": torch.tensor(2)}, {"number": 2})
+    assert not write_checkpoint(tmp_path, {"a": torch.tensor(2)}, {"number": 2})
     assert "cannot write a checkpoint" in caplog.text
     assert found(tmp_path)[1] == {"number": 1}
+
+
+def test_a_checkpoint_of_an_older_version_is_not_overwritten(tmp_path):
+    content = safetensors.torch.save({"x": torch.zeros(2)}, {"state": "{}"})  # the state was in the header
+    path = tmp_path / "checkpoints" / f"00000001-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"is of an older version; finish with that version, or give another folder$"):
+        trainer_of(tmp_path)
+    assert path.read_bytes() == content

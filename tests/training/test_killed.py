@@ -54,7 +54,8 @@ def whole(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "kills", "updates"), [("replay", 10, 16), ("dpg", 4, 5)])
 def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, method, kills, updates):
-    calls = {"draw_round": 1, "update": updates, "write": 2}  # killed in one of this many first calls of a run
+    # killed in one of this many first calls of a run
+    calls = {"draw_round": 1, "update": updates, "write_checkpoint": 2}
     counts = json.loads((whole(method) / "counts.json").read_text())
     chance = np.random.default_rng(5)
     reached = []

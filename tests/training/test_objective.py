@@ -14,11 +14,9 @@ from guardwrap import GuardedGenerator, Regex
 from guardwrap.backends.sequence_scores import of_tokens, scored
 from guardwrap.testing import World, llama_world
 from guardwrap.training import Settings
-from guardwrap.training.learn import update
-from guardwrap.training.policy import Policy
-from guardwrap.training.round_attempts import Drawn
-from guardwrap.training.samples import Sample
-from guardwrap.training.task import Task
+from guardwrap.training.policy import Policy, update
+from guardwrap.training.rounds import Drawn
+from guardwrap.training.task import Sample, Task
 from guardwrap.training.trainer import Trainer
 
 CONSTRAINT = Regex("aa|bb")
@@ -121,7 +119,7 @@ def test_the_model_itself_computes_only_for_texts_that_are_decided_early(monkeyp
             computed.extend(i for i, _ in batch if model is task.model)
             yield batch
 
-    monkeypatch.setattr("guardwrap.training.learn.scored", counted)
+    monkeypatch.setattr("guardwrap.training.policy.scored", counted)
     still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
     update(policy, still, task, samples, [1.0] * len(samples))
     assert len(computed) == sum(sample.decided < len(sample.token_ids) for sample in samples) < len(samples)

@@ -6,8 +6,8 @@ import torch
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.proposal_draws import QUANTISED
 from guardwrap.training import train
-from guardwrap.training.learn import adam, update
-from guardwrap.training.samples import Sample
+from guardwrap.training.policy import update
+from guardwrap.training.task import Sample
 from tests.fixtures_quantized import EIGHT, FOUR, in_bits, larger
 from tests.training.fixtures_training import DOUBLED, guarded_of, settings_of, trainer_of
 
@@ -40,7 +40,7 @@ def gradients(world, folder):
         for tensor in trainer.policy.parameters.values():
             tensor.add_(0.05 * torch.randn(tensor.shape, generator=chance))
     samples = [Sample(0, ids, len(ids)) for ids in world.gold(DOUBLED)]
-    update(trainer.policy, adam(trainer.policy, 0.0), trainer.task, samples, [1 / len(samples)] * len(samples))
+    update(trainer.policy, trainer.policy.adam(0.0), trainer.task, samples, [1 / len(samples)] * len(samples))
     return torch.cat([tensor.grad.flatten() for tensor in trainer.policy.parameters.values()])
 
 

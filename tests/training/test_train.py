@@ -23,11 +23,11 @@ from guardwrap.environment.package_data import CARD
 from guardwrap.metrics import pareto_k
 from guardwrap.outcomes import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world
-from guardwrap.training import round_attempts, train
-from guardwrap.training.gold import Gold
-from guardwrap.training.learn import adam, update
+from guardwrap.training import rounds, train
 from guardwrap.training.learning_curve import Row, Stage, summarise, warnings_of
-from guardwrap.training.samples import Sample
+from guardwrap.training.policy import update
+from guardwrap.training.rounds import Gold
+from guardwrap.training.task import Sample
 from guardwrap.training.train import _tail
 from guardwrap.training.trainer import Trainer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
@@ -78,7 +78,7 @@ def test_the_card_says_what_it_cost(tmp_path, small, method):
 @pytest.mark.parametrize("budget", [{"tokens": 200}, {"seconds": 1e-9}, {"samples": 50}])
 @pytest.mark.parametrize("method", ["replay", "dpg"])
 def test_a_budget_ends_it_and_what_is_trained_is_saved(tmp_path, small, monkeypatch, method, budget):
-    monkeypatch.setattr(round_attempts, "CHUNK", 20)
+    monkeypatch.setattr(rounds, "CHUNK", 20)
     trained = train(guarded_of(small), settings_of(small, method=method, **budget), tmp_path)
     card = card_in(tmp_path)
     assert card.samples == trained.samples < 400
@@ -334,21 +334,26 @@ def test_gold_kl_is_of_the_policy(tmp_path, small):
 
 def weighed(trainer, samples=400, seed=0):
     """Return the row for new draws of the current policy."""
-    drawn = round_attempts.draw_round(
+    drawn = rounds.draw_round(
         trainer.task, trainer.policy.source(), samples, seed=(seed, "test"), digest="test", folder=trainer.folder / "t"
     )
     base = trainer.task.log_probabilities(trainer.task.model, drawn.samples)
     rate = len(base) / samples
     row = Row(0, "policy", samples, drawn.tokens, 0.0, Estimate(rate, rate, rate), len(base))
-    summarise(row, [[a - b for a, b in zip(base, drawn.log_seen, strict=True)]], samples)
+    summarise(row, drawn.log_weights([a - b for a, b in zip(base, drawn.log_seen, strict=True)]))
     return row
+
+
+def weights(accepted, attempts):
+    """Return log-weights of the attempts of one prompt, of which the rest was rejected."""
+    return [np.array([*accepted, *[-math.inf] * (attempts - len(accepted))])]
 
 
 def taught(trainer, world, keep):
     """Train the policy on a part of g."""
     gold = {ids: p for ids, p in world.gold(DOUBLED).items() if keep(ids)}
     samples = [Sample(0, ids, len(ids)) for ids in gold]
-    optimizer = adam(trainer.policy, 0.05)
+    optimizer = trainer.policy.adam(0.05)
     for _ in range(150):
         update(trainer.policy, optimizer, trainer.task, samples, list(gold.values()), exact_ends=False, clip=1.0)
 
@@ -367,10 +372,10 @@ def test_a_policy_that_has_lost_part_of_g_is_warned_of(tmp_path, small):
     assert row.effective.value > 399
     assert row.kl.value < 5
     trainer.gold = Gold.draw(trainer.task, 2000, tmp_path / "gold")
-    (warning,) = warnings_of(row, trainer.gold.acceptance(1))
+    (warning,) = warnings_of(row, trainer.gold.drawn.acceptance)
     assert "is far below the model's acceptance rate" in warning
     assert "these draws miss part of g" in warning
-    row.mixture = trainer.gold.acceptance(1).value  # the estimate of replay and dpg without draws of g
+    row.mixture = trainer.gold.drawn.acceptance.value  # the estimate of replay and dpg without draws of g
     (warning,) = warnings_of(row, None)
     assert "is far below Ẑ of all draws so far" in warning
 
@@ -382,7 +387,7 @@ def test_a_healthy_policy_is_not_warned_of(tmp_path, small):
     row = weighed(trainer)
     row.mixture = row.partition
     trainer.gold = Gold.draw(trainer.task, 2000, tmp_path / "gold")
-    assert warnings_of(row, trainer.gold.acceptance(1)) == warnings_of(row, None) == []
+    assert warnings_of(row, trainer.gold.drawn.acceptance) == warnings_of(row, None) == []
 
 
 def test_chance_alone_gives_no_warning():
@@ -390,7 +395,7 @@ def test_chance_alone_gives_no_warning():
     chance = np.random.default_rng(0)
     for accepted in chance.binomial(2000, 0.002, size=200):
         row = Row(0, "policy", 2000, 0, 0.0, Estimate(0.002, 0.0, 0.01), int(accepted), mixture=0.002)
-        summarise(row, [[0.0] * accepted], 2000)
+        summarise(row, weights([0.0] * accepted, 2000))
         assert not [warning for warning in warnings_of(row, Estimate(0.002, 0.0018, 0.0022)) if "lost" in warning]
 
 
@@ -414,7 +419,7 @@ def test_a_card_says_how_heavy_the_tail_is():
 
 def test_a_tiny_effective_sample_size_is_warned_of():
     row = Row(0, "hint", 1000, 0, 0.0, Estimate(0.9, 0.88, 0.92), 900, mixture=0.001)
-    summarise(row, [[-9.0] * 899 + [0.5]], 1000)  # one draw has almost all weight
+    summarise(row, weights([-9.0] * 899 + [0.5], 1000))  # one draw has almost all weight
     (warning,) = warnings_of(row, None)
     assert "900 accepted draws are worth only 1.1 draws of g" in warning
 

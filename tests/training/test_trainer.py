@@ -11,12 +11,10 @@ import torch
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import llama_world
 from guardwrap.training import Settings
-from guardwrap.training.branches import Begun, branches
-from guardwrap.training.learn import update
-from guardwrap.training.mixture import REMEMBERED
-from guardwrap.training.samples import Buffer
+from guardwrap.training.mixture import REMEMBERED, Begun, branches
+from guardwrap.training.policy import update
 from guardwrap.training.trainer import OFTEN, STRENGTHS, Trainer
-from guardwrap.training.training_state import Fit
+from guardwrap.training.training_state import Buffer, Fit
 from tests.training.fixtures_training import kl, trainer_of
 
 

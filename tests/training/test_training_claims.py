@@ -14,8 +14,7 @@ from guardwrap.metrics.divergence import kl_gold_proposal_from_gold
 from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
 from guardwrap.report.claims import Answer
-from guardwrap.training.training_claims import claims_of_training, on_draws_of_g
-from guardwrap.training.training_report import Result, Training, pages_of
+from guardwrap.training.training_report import Result, Training, claims_of_training, on_draws_of_g, pages_of
 from guardwrap.training.training_settings import TrainingSettings
 
 BEFORE = Estimate(0.1, 0.09, 0.11)  # -log of it is 2.3 [2.21, 2.41]
@@ -50,7 +49,7 @@ def test_nearer_to_g(kl, answer):
 def test_negative_control_values_alone_would_say_more(monkeypatch):
     assert answers(figures(SAME, OPEN)) == ["undecided", "undecided"]
     by_value = lambda figure, limit: "holds" if figure.value > limit else "does not hold"  # noqa: E731
-    monkeypatch.setattr("guardwrap.training.training_claims.above", by_value)
+    monkeypatch.setattr("guardwrap.training.training_report.above", by_value)
     assert answers(figures(SAME, OPEN)) == ["holds", "holds"]
 
 

@@ -17,7 +17,7 @@ from guardwrap.cli.shared import fail, known, load_session, printable_text, prog
 from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 from guardwrap.documents.validation import read_option
 from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_evaluation_settings
-from guardwrap.report.figure_export import require_matplotlib
+from guardwrap.report.charts import require_matplotlib
 
 if TYPE_CHECKING:
     from guardwrap.evaluation.recording import Tick

@@ -12,7 +12,7 @@ from guardwrap.cli.options import Verbose
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.errors import UsageError
 from guardwrap.report.blocks import Page
-from guardwrap.report.figure_export import require_matplotlib
+from guardwrap.report.charts import require_matplotlib
 from guardwrap.report.html import html_report
 from guardwrap.report.result_files import read_page
 

@@ -10,7 +10,7 @@ from guardwrap import Budget, GuardedGenerator, Similar, Verdict
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError
-from guardwrap.metrics.diversity import encode
+from guardwrap.metrics.texts import encode
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint, goodness_of_fit, table_world
 from tests.fixtures_encoders import TEXTS, classifier_pipeline, encoder_pipeline

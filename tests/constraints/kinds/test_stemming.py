@@ -14,7 +14,7 @@ from guardwrap import Keyword, Verdict
 from guardwrap.constraints.kinds import stemming
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.errors import ConstraintError
-from guardwrap.metrics.position import spans
+from guardwrap.metrics.texts import spans
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from guardwrap import Keyword
 from guardwrap.constraints.kinds.text_folding import TextFolding, last_piece, without_last_hangul
-from guardwrap.metrics.position import spans
+from guardwrap.metrics.texts import spans
 from tests.constraints.fixtures_strategies import profile
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]

@@ -1,0 +1,154 @@
+"""Weights of samples from several distributions, and branches, compared with enumerated worlds.
+
+Covers ``training/training_state.py`` too.
+"""
+
+import collections
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guardwrap import GuardedGenerator, Regex
+from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+from guardwrap.training import mixture as module
+from guardwrap.training.mixture import branches, pivots
+from guardwrap.training.task import Sample, Task
+from guardwrap.training.training_state import Buffer
+
+WORLDS = {"table": lambda: table_world(letters="abc"), "llama": lambda: llama_world(letters="abc", temperature=0.8)}
+PIVOT = 3  # the letter c
+CONSTRAINT = Regex("c.|b$")  # a pivot is neither sufficient nor necessary
+
+
+def task_of(world: World) -> Task:
+    return Task(GuardedGenerator(world.pipeline(), CONSTRAINT, batch_size=64), [world.prompt], world.settings)
+
+
+def drawn(world: World, count: int, seed: int) -> tuple[list[tuple[int, ...]], float, list[tuple[int, ...]]]:
+    """Return the branches' texts, the number of attempts they are worth, and the accepted texts."""
+    task = task_of(world)
+    (attempts,) = task.draw(count, seed)
+    (begun,) = branches(task, [[attempt.draw.token_ids for attempt in attempts]], [PIVOT], 400, seed)
+    found = task.continued([(i, 0, ids) for i, ids in enumerate(begun.token_ids)], seed)
+    return begun.token_ids, begun.attempts, [sample.token_ids for sample, _ in found if sample is not None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WORLDS)
+def test_branches_are_draws_of_g_among_the_texts_with_a_pivot(kind: str) -> None:
+    world = WORLDS[kind]()
+    gold = {ids: p for ids, p in world.gold(CONSTRAINT).items() if PIVOT in ids}
+    law = {ids: p / sum(gold.values()) for ids, p in gold.items()}
+    texts, rates = [], []
+    for seed in range(12):
+        begun, attempts, satisfied = drawn(world, 400, seed)
+        assert all(ids.index(PIVOT) == len(ids) - 1 for ids in begun)
+        texts += satisfied
+        rates.append(len(satisfied) / attempts)
+    # Draws of one call share attempts, so only a quarter is compared with the distribution.
+    rng = np.random.default_rng(0)
+    some = [texts[i] for i in rng.choice(len(texts), len(texts) // 4, replace=False)]
+    assert goodness_of_fit(some, law) > 1e-3
+    z = sum(p for ids, p in world.law().items() if PIVOT in ids and ids in world.gold(CONSTRAINT))
+    assert abs(np.mean(rates) - z) < 4 * np.std(rates) / len(rates) ** 0.5
+
+
+def test_negative_control_a_step_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = WORLDS["table"]()
+    whole = module._chances
+
+    def every(task: Task, samples: Any, tokens: Any) -> Any:
+        return [np.vstack([each, each[-1:]]) for each in whole(task, samples, tokens)]
+
+    monkeypatch.setattr(module, "_chances", every)
+    rates = []
+    for seed in range(6):
+        _, attempts, satisfied = drawn(world, 400, seed)
+        rates.append(len(satisfied) / attempts)
+    z = sum(p for ids, p in world.law().items() if PIVOT in ids and ids in world.gold(CONSTRAINT))
+    assert abs(np.mean(rates) - z) > 4 * np.std(rates) / len(rates) ** 0.5
+
+
+def test_pivots_are_tokens_that_decide() -> None:
+    gold = [Sample(0, (1, 2, 7), 3), Sample(0, (1, 7, 0), 3), Sample(0, (2, 8, 1), 3)]
+    shares = np.array([0.6, 0.3, 0.1])
+    everywhere = collections.Counter({(1, 2, 3): 900, (2, 3, 0): 95, (1, 2, 7): 5})
+    texts = [ids for ids, count in everywhere.items() for _ in range(count)]
+    assert pivots(gold, shares, 0.006, texts, frozenset({0})) == [7, 8]
+    assert pivots(gold, np.array([0.68, 0.3, 0.02]), 0.006, texts, frozenset({0})) == [7], "8 is hardly in g"
+    assert pivots(gold, shares, 0.0006, texts, frozenset({0})) == [8], "7 stands elsewhere nine times in ten"
+
+
+# Weights of samples from several distributions, compared with exact sums over a small world.
+
+BASE = np.array([0.5, 0.3, 0.15, 0.05])  # a over four texts, of which the last two satisfy b
+INSIDE = (2, 3)
+LAWS = np.array([BASE, [0.1, 0.1, 0.7, 0.1], [0.05, 0.05, 0.2, 0.7]])
+DRAWN = (50, 30, 20)
+
+
+def filled(rng: np.random.Generator, laws: tuple[int, ...] = (0, 1, 2)) -> Buffer:
+    buffer = Buffer(1, log_laws=[[] for _ in laws], drawn=[[DRAWN[k]] for k in laws])
+    for place, k in enumerate(laws):
+        texts = [int(y) for y in rng.choice(4, DRAWN[k], p=LAWS[k]) if y in INSIDE]
+        columns = [[float(np.log(LAWS[other][y])) for y in texts] for other in laws]
+        buffer.extend([Sample(0, (y,), 1) for y in texts], place, [float(np.log(BASE[y])) for y in texts], columns)
+    return buffer
+
+
+def test_z_is_unbiased_and_no_weight_is_boundless() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(2000):
+        buffer = filled(rng)
+        found.append(buffer.partition()[0])
+        assert np.exp(buffer.log_weights()).max() <= sum(DRAWN) / DRAWN[0] + 1e-12
+    error = np.std(found) / len(found) ** 0.5
+    assert abs(np.mean(found) - BASE[list(INSIDE)].sum()) < 4 * error
+
+
+def test_negative_control_weights_of_the_wrong_mixture_are_biased() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(2000):
+        buffer = filled(rng)
+        buffer.drawn = buffer.drawn[::-1]
+        found.append(buffer.partition()[0])
+    error = np.std(found) / len(found) ** 0.5
+    assert abs(np.mean(found) - BASE[list(INSIDE)].sum()) > 10 * error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", [0, 1, 2])
+def test_without_a_law_the_rest_is_a_sample_of_the_rest(law: int) -> None:
+    rest = tuple(k for k in (0, 1, 2) if k != law)
+    buffer = filled(np.random.default_rng(1))
+    kept = [sample for sample, origin in zip(buffer.samples, buffer.origin, strict=True) if origin != law]
+    buffer.forget(law)
+    assert buffer.samples == kept
+    texts = [sample.token_ids[0] for sample in kept]
+    mixture = sum(DRAWN[k] * LAWS[k] for k in rest) / sum(DRAWN[k] for k in rest)
+    np.testing.assert_allclose(np.exp(buffer.log_weights()), BASE[texts] / mixture[texts])
+    rng = np.random.default_rng(2)
+    found = [_without(law, rng) for _ in range(2000)]
+    assert abs(np.mean(found) - BASE[list(INSIDE)].sum()) < 4 * np.std(found) / len(found) ** 0.5
+
+
+def _without(law: int, rng: np.random.Generator) -> float:
+    buffer = filled(rng)
+    buffer.forget(law)
+    return float(buffer.partition()[0])
+
+
+def test_shares_give_each_prompt_as_much() -> None:
+    samples = [Sample(prompt, (i,), 1) for i, prompt in enumerate([0] * 30 + [1] * 10)]
+    buffer = Buffer(2)
+    buffer.log_laws, buffer.drawn = [[]], [[60, 60]]
+    buffer.extend(samples, 0, [0.0] * 40, [[-float(i % 3) for i in range(40)]])
+    for side in (False, True):
+        shares = buffer.shares(held_out=side)
+        which = np.array([sample.prompt for sample in samples])
+        assert shares[which == 0].sum() == pytest.approx(0.5)
+        assert shares[which == 1].sum() == pytest.approx(0.5)
+    assert not (buffer.shares(held_out=True) * buffer.shares(held_out=False)).any()
