@@ -47,7 +47,7 @@ OUT_OF_MEMORY_AT = 400  # passes of the model
 STARTED = f"""\
 import torch
 from transformers import LlamaForCausalLM
-from guardwrap.cli.typer_app import main
+from guardwrap.cli import main
 forward, passes = LlamaForCausalLM.forward, [0]
 def once_too_much(self, *args, **kwargs):
     passes[0] += 1

@@ -1,8 +1,14 @@
 """Command-line interface: ``guardwrap generate``, ``check``, ``plan``, ``serve`` and the other commands."""
 
-from guardwrap.cli.signals import ends_at_once
+from guardwrap.cli.signals import end_at_once_from_now_on, open_closed_streams
 
-with ends_at_once():
-    from guardwrap.cli.typer_app import app, main
+__all__ = ["main"]
 
-__all__ = ["app", "main"]
+
+def main() -> None:
+    """Run the command line."""
+    end_at_once_from_now_on()
+    open_closed_streams()
+    from guardwrap.cli.typer_app import app
+
+    app()

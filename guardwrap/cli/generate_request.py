@@ -1,4 +1,4 @@
-"""Validated options of ``guardwrap generate``, from the command line and the constraint files."""
+"""What ``guardwrap generate`` and ``plan`` draw: options of the command line, merged with the constraint files."""
 
 from __future__ import annotations
 
@@ -6,83 +6,133 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from guardwrap.budget import Budget
-from guardwrap.cli.shared import generator_of, known
-from guardwrap.cli.signals import ends_at_once
+from guardwrap.cli.options import DrawOptions, GenerateOptions
+from guardwrap.cli.shared import known, load_generator, read_constraints
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_spelt, proposal_spelt
 from guardwrap.constraints.files.repair_field import read_repair, repair_spelt
+from guardwrap.constraints.files.template import require_filled
 from guardwrap.documents.validation import Invalid, read_option
 from guardwrap.environment.file_digests import source_digest
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, nearest
 from guardwrap.outcomes import plain
-from guardwrap.prompt_files.overrides import constraint_of
-from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.overrides import constraint_of, own_of
+from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
 from guardwrap.prompt_files.records import DIGESTS, VERSIONS, rule_digests, run_digests, versions
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 
 if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
     from guardwrap.samplers.protocol import Sampler
 
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Where to write results, and what to do with existing ones."""
-
-    path: Path | None  # a file, or a folder with ``--ray``; None for stdout
-    # whether to continue existing results, to replace them, and to first retry prompts that did not get all their texts
-    resume: bool = False
-    overwrite: bool = False
-    retry_failed: bool = False
-    quiet: bool = False  # whether to show no progress
-    show_rejected: int = 0  # the most rejected attempts to print for each prompt
-
-    def __post_init__(self) -> None:
-        if self.retry_failed and not self.resume:
-            raise UsageError("--retry-failed retries lines of an output file; give --resume, and this file as --output")
-        if self.resume and self.path is None:
-            raise UsageError("--resume needs --output, the file to continue")
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class GenerateRequest:
-    """What to generate, with which model, and within which limits."""
+class DrawRequest:
+    """What to draw from, and within which limits. Options take precedence over the constraint file."""
 
+    options: DrawOptions
     constraints: ConstraintFile  # the constraint file, or several files merged into one
-    generator: Any  # name of the model, or an ``Endpoint``
-    dtype: str | None  # data type in which the model computes; None for that of its stored weights
-    sampler: Sampler  # arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
     budget: Budget
-    batch_size: int | None
-    deterministic: bool
-    proposal: Any  # the result of ``proposed_by``
+    proposal: Any  # the results of ``proposed_by``
     adapter: Any
-    count: int  # number of texts per prompt
-    chat: bool  # whether plain prompts become user messages
-    generation: Mapping[str, Any]  # generation options from the command line, such as ``"temperature"``
-    settings: Mapping[str, Any]  # the model and its options, to be written to the results
-    seed: int | None  # seed of the run; None for a new one
+    generator: Any  # name of the model, or an ``Endpoint``
+
+    @classmethod
+    def read(cls, options: Any) -> Self:
+        """Read the constraint files, and merge the options with them."""
+        constraints = read_constraints(options.constraints, allow_code=options.allow_code)
+        budget = dataclasses.replace(constraints.budget or Budget(), **options.limits)
+        proposal, adapter = proposed_by(constraints, options)
+        return cls(options, constraints, budget, proposal, adapter, _generator_of(options))
 
     @property
     def wrapper(self) -> dict[str, Any]:
         """Keyword arguments of ``GuardedGenerator``."""
         return {
-            "sampler": self.sampler,
             "proposal": self.proposal,
             "adapter": self.adapter,
             "budget": self.budget,
-            "batch_size": self.batch_size,
-            "deterministic": self.deterministic,
+            "batch_size": self.options.batch_size,
         }
 
+    def load(self) -> GuardedGenerator:
+        """Load the model."""
+        return load_generator(self.generator, self.constraints, dtype=self.options.dtype, **self.wrapper)
+
+    def prompts(self, *, parquet: str | None = None, limits: Mapping[str, Any] | None = None) -> PromptSource:
+        """Return the source of the prompts, which may have options of their own.
+
+        ``limits`` replace those of single prompts.
+        """
+        options, constraint = self.options, self.constraints.constraint
+        source = prompt_source_of(options.prompts or [], options.file, options.jsonl, parquet)
+        if not (source.jsonl or source.parquet):
+            require_filled(constraint)
+        if source.path is None:
+            return source
+        return dataclasses.replace(source, read_own=own_of(source.path, constraint, self.budget, limits))
+
+
+@dataclass(frozen=True)
+class GenerateRequest(DrawRequest):
+    """What ``guardwrap generate`` draws, and what its records say of it."""
+
+    options: GenerateOptions
+
+    @classmethod
+    def read(cls, options: GenerateOptions) -> Self:
+        """Read the constraint files, and merge the options with them."""
+        request = super().read(options)
+        if options.repair is None:
+            return request
+        constraints = dataclasses.replace(request.constraints, repair=_repair_turns(options.repair))
+        return dataclasses.replace(request, constraints=constraints)
+
+    @cached_property
+    def _named_sampler(self) -> Any:
+        option = self.options.sampler
+        return self.constraints.sampler if option is None else read_option(option, "--sampler")
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The sampler, with its options."""
+        from guardwrap.samplers import sampler_named  # imports scipy, which --help does not need
+
+        named = self._named_sampler
+        source = self.constraints.source if self.options.sampler is None else None
+        return sampler_named("rejection" if named is None else named, source)
+
     @property
-    def options(self) -> dict[str, Any]:
+    def wrapper(self) -> dict[str, Any]:
+        """Keyword arguments of ``GuardedGenerator``."""
+        return {**super().wrapper, "sampler": self.sampler, "deterministic": self.options.deterministic}
+
+    @property
+    def call_options(self) -> dict[str, Any]:
         """Keyword arguments of its calls, without the seed."""
-        return {"num_return_sequences": self.count, **self.generation}
+        return {"num_return_sequences": self.options.count, **self.options.generation}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings that a resumed run must share, as they are in the records: the model and its options."""
+        options, repair = self.options, self.constraints.repair
+        drawn_with = {
+            "dtype": options.dtype,
+            "endpoint": options.endpoint,
+            "proposal": proposal_spelt(self.proposal) if self.proposal else None,
+            "adapter": adapter_spelt(self.adapter) if isinstance(self.adapter, Adapter) else self.adapter or None,
+            # of a sampler without options, reports have the name
+            "sampler": self._named_sampler if isinstance(self._named_sampler, dict) else None,
+            "repair": None if repair is None else repair_spelt(repair),
+            "deterministic": options.deterministic or None,
+        }
+        return {"model": options.model, "chat": options.chat, **options.generation, **known(drawn_with)}
 
     @cached_property
     def digests(self) -> dict[str, str | None]:
@@ -110,7 +160,7 @@ class GenerateRequest:
         return {
             "constraint": self.constraints.constraint.digest,
             "sampler": self.sampler.name,
-            "number of texts": self.count,
+            "number of texts": self.options.count,
             "budget": plain(self.budget),
             "settings": {**self.settings, VERSIONS: versions(), DIGESTS: self.digests},
         }
@@ -122,112 +172,49 @@ class GenerateRequest:
             "constraint": self.constraint_of(item).digest,
             "sampler": self.sampler.name if own.sampler is None else own.sampler.name,
             "budget": plain(self.budget if own.budget is None else own.budget),
-            "requested": self.count,
+            "requested": self.options.count,
             "seed": own.seed,
         }
 
 
-def read_request(
-    constraints: ConstraintFile,
-    *,
-    model: str,
-    dtype: str | None,
-    endpoint: str | None,
-    sampler: str | None,
-    limits: Mapping[str, Any],
-    proposal: str | None,
-    masked: bool,
-    twisted: bool,
-    adapter: str | None,
-    no_proposal: bool,
-    repair: str | None,
-    generation: Mapping[str, Any],
-    **others: Any,
-) -> GenerateRequest:
-    """Merge the options of the command line with those of the constraint file, and validate them.
+def _generator_of(options: DrawOptions) -> Any:
+    """Return the generator to wrap: the name of a model, or an endpoint."""
+    if options.dtype is not None and options.dtype not in _DTYPES:
+        meant = nearest(options.dtype, _DTYPES)
+        raise UsageError(f"--dtype {options.dtype!r} is not one of {', '.join(_DTYPES)}{meant}")
+    if options.endpoint is None:
+        return options.model
+    if options.dtype is not None:
+        raise UsageError("--dtype does not work with --endpoint, whose server has loaded the model; leave it out")
+    if options.model == "local":
+        raise UsageError("--endpoint needs --model, the model's name on the server")
+    from guardwrap.backends.endpoint.server import Endpoint
 
-    ``model, dtype, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal, repair``: options of the
-    command line. ``sampler`` is a name or YAML, and ``repair`` a number or YAML.
-    """
-    with ends_at_once():
-        from guardwrap.samplers import sampler_named  # imports scipy, which --help does not need
-
-    named = constraints.sampler if sampler is None else read_option(sampler, "--sampler")
-    chosen = sampler_named("rejection" if named is None else named, constraints.source if sampler is None else None)
-    budget = dataclasses.replace(constraints.budget or Budget(), **limits)
-    proposed, drawing = proposed_by(
-        constraints,
-        proposal=proposal,
-        masked=masked,
-        twisted=twisted,
-        adapter=adapter,
-        none=no_proposal,
-        served=endpoint is not None,
-    )
-    if repair is not None:
-        constraints = dataclasses.replace(constraints, repair=_repair_turns(repair))
-    turns = None if constraints.repair is None else repair_spelt(constraints.repair)
-    with_options = named if isinstance(named, dict) else None  # of others, reports say the name
-    drawn_with = known(
-        {
-            "dtype": dtype,
-            "endpoint": endpoint,
-            "proposal": proposal_spelt(proposed) if proposed else None,
-            "adapter": adapter_spelt(drawing) if isinstance(drawing, Adapter) else drawing or None,
-            "sampler": with_options,
-            "repair": turns,
-            "deterministic": others["deterministic"] or None,
-        }
-    )
-    return GenerateRequest(
-        constraints=constraints,
-        generator=generator_of(model, endpoint, dtype),
-        dtype=dtype,
-        sampler=chosen,
-        budget=budget,
-        proposal=proposed,
-        adapter=drawing,
-        generation=generation,
-        settings={"model": model, "chat": others["chat"], **generation, **drawn_with},
-        **others,
-    )
+    return Endpoint(options.endpoint, model=options.model)
 
 
-def proposed_by(
-    file: ConstraintFile,
-    *,
-    proposal: str | None = None,
-    masked: bool = False,
-    twisted: bool = False,
-    adapter: str | None = None,
-    none: bool = False,
-    served: bool = False,
-) -> tuple[Any, Any]:
+def proposed_by(file: ConstraintFile, options: DrawOptions) -> tuple[Any, Any]:
     """Return the proposal and the adapter for ``GuardedGenerator``. False means none, even if the file has one."""
-    others = {
-        "--proposal": proposal is not None,
-        "--masked": masked,
-        "--twisted": twisted,
-        "--adapter": adapter is not None,
-    }
-    if none and any(others.values()):
-        named = " and ".join(flag for flag, is_given in others.items() if is_given)
-        raise UsageError(f"--no-proposal draws from the model itself; leave out either --no-proposal or {named}")
-    if none:
+    if options.no_proposal:
+        if options.used_proposals:
+            used = " and ".join(options.used_proposals)
+            raise UsageError(f"--no-proposal draws from the model itself; leave out either --no-proposal or {used}")
         return False, False
-    if masked and twisted:
+    if options.masked and options.twisted:
         raise UsageError("give either --masked or --twisted, not both")
-    prompt = None if proposal is None else Prompt(proposal)
-    from_options = (prompt, adapter if adapter is None or served else Adapter(adapter))
+    prompt = None if options.proposal is None else Prompt(options.proposal)
+    adapter: Any = options.adapter
+    if adapter is not None and options.endpoint is None:
+        adapter = Adapter(adapter)
     try:
-        merged, merged_adapter = merge_proposals(from_options, (file.proposal, file.adapter))
+        proposal, adapter = merge_proposals((prompt, adapter), (file.proposal, file.adapter))
     except UsageError:
         raise UsageError("give either --proposal or --adapter, not both") from None
-    kind = Masked if masked else Twisted if twisted else None
-    if kind is None or isinstance(merged, kind):
-        return merged, merged_adapter
+    kind = Masked if options.masked else Twisted if options.twisted else None
+    if kind is None or isinstance(proposal, kind):
+        return proposal, adapter
     # The option replaces the file's mask or twist.
-    return kind(merged.proposal if isinstance(merged, Masked | Twisted) else merged), merged_adapter
+    return kind(proposal.proposal if isinstance(proposal, Masked | Twisted) else proposal), adapter
 
 
 def _repair_turns(option: str) -> Mapping[str, Any] | None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from guardwrap.cli.flags import in_flags
-from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.results import Task, WrittenLines, line_file, sort_lines
-from guardwrap.cli.shared import fail, in_one_line, printable_text, show
+from guardwrap.cli.generate_request import GenerateRequest
+from guardwrap.cli.progress import Progress, progress_shown, write_to_stderr
+from guardwrap.cli.results import Task, WrittenLines, line_file
+from guardwrap.cli.shared import fail, in_flags, in_one_line, interruptible, printable_text, show
+from guardwrap.cli.signals import describe_os_error
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import irregular
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
@@ -27,7 +27,6 @@ from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 
 if TYPE_CHECKING:
-    from guardwrap.cli.generate_request import GenerateRequest, OutputOptions
     from guardwrap.generator import GuardedGenerator
 
 logger = logging.getLogger("guardwrap")
@@ -37,111 +36,92 @@ class Run:
     """Generates texts for prompts. Lines are written to a file as prompts end, and to streams in input order."""
 
     def __init__(
-        self,
-        tasks: Iterator[Task],
-        total: int | None,
-        written: WrittenLines,
-        request: GenerateRequest,
-        results: OutputOptions,
+        self, request: GenerateRequest, tasks: Iterator[Task], total: int | None, written: WrittenLines
     ) -> None:
-        self._tasks, self._total, self._request, self._results = tasks, total, request, results
-        self._path = None if results.path is None or irregular(results.path) else results.path
-        self._size, self._last, self._sorted = written.size, 0, not results.resume
-        self._retries = len(written.failed) if results.retry_failed else 0
-        self._tell: Callable[[], None] = lambda: None
-        self._write: Callable[[Task, Outcome], None] = self._to_programs
-        self._append: Callable[[bytes], None] = _to_stdout
+        self._request, self._options = request, request.options
+        self._tasks, self._total, self._size = tasks, total, written.size
+        output = self._options.output
+        self._file = None if output is None or irregular(output) else output
+        self._retries = len(written.failed) if self._options.retry_failed else 0
         self._under_way: dict[int, Task] = {}  # by number in the call of stream
         self._own: deque[PerPromptOptions] = deque()
-        self._current: Task | None = None
-        self._begun = False
+        self._current: Task | None = None  # the prompt that the call is reading
+        self._kept = self.done = written.count - self._retries
+        self._short_before = self.short = len(written.failed) - self._retries
         self._retried = self._streamed = 0
-        self._short_before = len(written.failed) - self._retries
-        self._first: tuple[int, str] | None = None  # the first prompt of this run that is short, and why
+        self._all_started = False
+        self._first_short: tuple[int, str] | None = None  # the first prompt of this run that is short, and why
         self.plain_for_chat = False
         self.failed = FailedPrompts()
-        self.done = written.count - self._retries
-        self.short = self._short_before
 
     @property
     def advice(self) -> str:
         """What helps the prompts that did not get all their texts."""
-        if self._first is None:
+        if self._first_short is None:
             return "raise the budget"
-        return f"the first{' of this run' if self._short_before else ''}, {self._first[1]}"
+        return f"the first{' of this run' if self._short_before else ''}, {self._first_short[1]}"
 
-    def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
+    def go(self, guarded: GuardedGenerator, seed: int) -> None:
         """Generate until the prompts end. After an error or an interruption, all that has ended is written."""
-        try:
-            self._generate(guarded, options)
-        except BaseException:
-            with suppress(OSError):  # --resume sorts them as well
-                self.sort()
-            raise
-        self.sort()
-
-    def sort(self) -> None:
-        """Sort the lines of the file, unless they were written in order."""
-        if self._path is not None and not self._sorted and self._path.exists():
-            sort_lines(self._path)
-
-    def _generate(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
-        prompts = self._prompts(guarded)
-        if self._results.show_rejected:
-            options = {**options, "on_rejected": RejectedTexts(self._results.show_rejected, self._where)}
+        options = {**self._request.call_options, "seed": seed}
+        if self._options.show_rejected:
+            options["on_rejected"] = RejectedTexts(self._options.show_rejected, self._where)
         with ExitStack() as stack:
-            self._open(stack)
-            outcomes = guarded.stream(prompts, on_outcome=self._end, constraint_each=self._own_of_each(), **options)
+            write = self._opened(stack)
+
+            def end(call: int, outcome: Outcome) -> None:
+                if self._file is not None:
+                    write(self._under_way[call], outcome)
+                self._count(self._under_way[call], outcome)
+
+            prompts, own = self._prompts(guarded), self._own_of_each()
             try:
-                for call, outcome in enumerate(outcomes):
+                for call, outcome in enumerate(guarded.stream(prompts, on_outcome=end, constraint_each=own, **options)):
                     task = self._under_way.pop(call)
-                    if self._path is None:
-                        self._write(task, outcome)
+                    if self._file is None:
+                        write(task, outcome)
                         self._streamed += 1
             except PromptError as error:
                 where = f"{self._current.item.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
 
-    def _end(self, call: int, outcome: Outcome) -> None:
-        """Count a prompt that has ended, and write its line to the file."""
-        task = self._under_way[call]
-        if self._path is not None:
-            self._write(task, outcome)
+    def _count(self, task: Task, outcome: Outcome) -> None:
+        """Count a prompt that has ended."""
         self.done += 1
         self._retried += task.retried is not None
-        if not outcome.ok:
-            self.short += 1
-            self.failed.add(task.number, task.item.where, outcome.report)
-            if self._first is None or task.number < self._first[0]:
-                self._first = task.number, f"{task.item.where}: {in_flags(why_short(outcome))}"
-        self._tell()
+        if outcome.ok:
+            return
+        self.short += 1
+        self.failed.add(task.number, task.item.where, outcome.report)
+        if self._first_short is None or task.number < self._first_short[0]:
+            self._first_short = task.number, f"{task.item.where}: {in_flags(why_short(outcome))}"
 
     def _where(self, call: int) -> str:
         return self._under_way[call].item.where
 
     def state(self) -> str:
         """Return how many prompts are done, and how to continue."""
-        path = self._path
-        done = counted_of(self._streamed if path is None else self.done, self._total, "prompt")
-        if path is None:
+        if self._file is None:
+            done = counted_of(self._streamed, self._total, "prompt")
             return f"{done} done; a run with --output can be continued" if self._streamed else "no prompt is done yet"
         if self._retries:
             retried = counted_of(self._retried, self._retries, "prompt")
             words = "was retried and is" if self._retried == 1 else "were retried and are"
-            kept = f"{retried} {words} in {path}" if self._retried else "no prompt was retried yet"
+            kept = f"{retried} {words} in {self._file}" if self._retried else "no prompt was retried yet"
             return f"{kept}; continue with the same command"
+        done = counted_of(self.done, self._total, "prompt")
         kept = "no prompt is" if self.done == 0 else f"{done} {'is' if self.done == 1 else 'are'}"
-        return f"{kept} in {path}; continue with the same command and --resume"
+        return f"{kept} in {self._file}; continue with the same command and --resume"
 
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
-        chats = guarded.session.takes_chats
+        takes_chats = guarded.session.takes_chats
         for call, task in enumerate(self._tasks):
             item = task.item
-            prompt = item.given(self._request.chat)
-            if not chats and not isinstance(prompt, str):
+            prompt = item.given(self._options.chat)
+            if not takes_chats and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
-            self.plain_for_chat = self.plain_for_chat or (chats and isinstance(prompt, str))
+            self.plain_for_chat = self.plain_for_chat or (takes_chats and isinstance(prompt, str))
             own = item.own
             if own.seed is None:  # the number in the input, so that skipped lines do not change the randomness
                 own = replace(own, number=task.number - 1)
@@ -151,62 +131,52 @@ class Run:
             logger.info("prompt %d is %s", call + 1, item.where)  # logs of the call have no other name for it
             yield prompt
             self._current = None
-        self._begun = True
+        self._all_started = True
 
     def _own_of_each(self) -> Iterator[PerPromptOptions]:
         """Yield the options of each prompt, right after the prompt was taken."""
         while self._own:
             yield self._own.popleft()
 
-    def _open(self, stack: ExitStack) -> None:
-        """Open the output and the progress display."""
+    def _opened(self, stack: ExitStack) -> Callable[[Task, Outcome], None]:
+        """Open the output and the progress display, and return what writes an outcome."""
         from rich.console import Console
         from rich.text import Text
 
-        if self._results.path is None and sys.stdout.isatty():
-            console = Console(highlight=False)
-            self._tell = self._teller(stack, console)
+        output = self._options.output
+        for_people = Console(highlight=False) if output is None and sys.stdout.isatty() else None
+        if not self._options.quiet:
+            stack.enter_context(progress_shown(self._progress, self._total, "prompt", for_people))
+        append = _to_stdout if output is None else stack.enter_context(line_file(output, self._size))
 
-            def to_people(task: Task, outcome: Outcome) -> None:
-                console.print(Text(f"\n{in_one_line(task.item.summary, console.width)}", style="bold"))
-                show(console, outcome)
+        def to_people(task: Task, outcome: Outcome) -> None:
+            assert for_people is not None
+            for_people.print(Text(f"\n{in_one_line(task.item.summary, for_people.width)}", style="bold"))
+            show(for_people, outcome)
 
-            self._write = to_people
-            return
-        self._tell = self._teller(stack, Console(stderr=True))
-        if self._results.path is not None:
-            self._append = stack.enter_context(line_file(self._results.path, self._size))
+        def to_programs(task: Task, outcome: Outcome) -> None:
+            if len(outcome.texts) >= task.texts:  # otherwise the line of before, which has more texts, stays
+                again = {} if task.retried is None else {AGAIN: task.retried + 1}
+                settings = {**self._request.settings_of(task.item), **again}
+                append(to_bytes(record_of(task.item.fields, outcome, settings, task.number)))
 
-    def _to_programs(self, task: Task, outcome: Outcome) -> None:
-        if len(outcome.texts) >= task.texts:  # otherwise the line of before, which has more texts, stays
-            again = {} if task.retried is None else {AGAIN: task.retried + 1}
-            settings = {**self._request.settings_of(task.item), **again}
-            self._append(to_bytes(record_of(task.item.fields, outcome, settings, task.number)))
-            self._sorted = self._sorted and task.number > self._last
-            self._last = task.number
+        return to_people if for_people else to_programs
 
-    def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
-        """Start the progress display: a bar on a terminal, otherwise lines. Return what to call after each prompt."""
-        if self._results.quiet:
-            return lambda: None
-        if not sys.stderr.isatty():
-            far = partial(self._far, self.done)
-            # In a retry, easy prompts finish first, so an ETA would be too short.
-            stack.enter_context(telling(far, self._total, "prompt", timed=not self._retries))
-            return lambda: None
-        from rich import progress
+    def _progress(self) -> Progress:
+        return Progress(self.done, self._kept, self.short, self._all_started)
 
-        columns = (
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        bar = progress.Progress("generating", *columns, console=console, transient=True)
-        task = stack.enter_context(bar).add_task("", total=self._total, completed=self.done)
-        return lambda: bar.advance(task)
 
-    def _far(self, kept: int) -> Far:
-        return Far(self.done, kept, self.short, self._begun)
+@contextmanager
+def state_in_errors(state: Callable[[], str], done: Callable[[], int]) -> Iterator[None]:
+    """End an interruption or an error with a message about the progress, unless nothing was done before an error."""
+    try:
+        with interruptible(state):
+            yield
+    except OSError as error:
+        raise typer.Exit(fail(f"{describe_os_error(error)}; {state()}", 1)) from None
+    except GuardwrapError as error:
+        message = in_flags(str(error))
+        raise typer.Exit(fail(f"{message}; {state()}" if done() else message, 2)) from None
 
 
 def require_another_seed(output: Path, seed: int, before: int | None) -> None:
@@ -227,9 +197,6 @@ def _to_stdout(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-INDENT = "    "
-
-
 class RejectedTexts:
     """Prints the first rejected attempts of each prompt."""
 
@@ -245,8 +212,7 @@ class RejectedTexts:
         self._shown[rejected.prompt] += 1
         head = f"{self._where(rejected.prompt)}, attempt {rejected.attempt + 1}, rejected by {_parts(rejected)}:"
         lines = printable_text(rejected.draw.text).splitlines() or ["(no text)"]
-        with suppress(OSError):  # a closed stderr must not end the run
-            typer.echo("\n".join([head, *(f"{INDENT}{line}" for line in lines)]), err=True)
+        write_to_stderr("\n".join([head, *(f"    {line}" for line in lines)]))
 
 
 def _parts(rejected: RejectedAttempt) -> str:

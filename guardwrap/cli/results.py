@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import chain
@@ -213,24 +213,36 @@ def _prompt(fields: dict[str, Any]) -> tuple[Any, Any]:
 
 @contextmanager
 def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
-    """Write whole lines to a file. Each is written without a buffer, so an interruption cannot cut it in two.
+    """Write whole lines to a file, and sort them at the end, also after an error or an interruption.
 
-    The file is opened with the first line, so that until then an old one stays unchanged.
+    Each line is written without a buffer, so an interruption cannot cut it in two. The file is opened with the first
+    line, so that until then an old one stays unchanged.
     """
-    with ExitStack() as stack:
-        file: FileIO | None = None
+    file: FileIO | None = None
 
-        def append(line: bytes) -> None:
-            nonlocal file
-            try:
-                if file is None:
-                    file = stack.enter_context(open(path, "ab", buffering=0))
-                    if path.is_file():
-                        file.truncate(size)
-                rest = memoryview(line)
-                while rest:
-                    rest = rest[file.write(rest) :]
-            except OSError as error:  # an error of a full disk, for example, does not name the file
-                raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
+    def append(line: bytes) -> None:
+        nonlocal file
+        try:
+            if file is None:
+                file = open(path, "ab", buffering=0)  # noqa: SIM115  # it is closed before the lines are sorted
+                if path.is_file():
+                    file.truncate(size)
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:  # an error of a full disk, for example, does not name the file
+            raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
+    def finish() -> None:
+        if file is not None:
+            file.close()
+            if path.is_file():
+                sort_lines(path)
+
+    try:
         yield append
+    except BaseException:
+        with suppress(OSError):  # --resume sorts them as well
+            finish()
+        raise
+    finish()

@@ -1,52 +1,38 @@
-"""What several commands do: read constraint files, load models, show texts."""
+"""What several commands do: read constraint files, load models, end with a message, show texts and advice."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from guardwrap.cli.flags import in_flags
-from guardwrap.cli.signals import ends_at_once
+from guardwrap.cli.signals import ends_in_order, exit_of
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers
-from guardwrap.errors import UsageError, nearest
+from guardwrap.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
     from guardwrap.constraints.files.constraint_file import ConstraintFile
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Outcome
-    from guardwrap.session.local_session import LocalSession
 
 
 # OpenMP threads that busy-wait become ten times slower when other programs use the CPU. torch reads this on import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def require_folder(out: Path) -> None:
     """Raise UsageError if the path exists and is not a folder."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"cannot write to {str(out)!r}: it is not a folder")
-
-
-@contextmanager
-def progress_bar(label: str, total: int, console: Console) -> Iterator[tuple[Progress, TaskID]]:
-    """Show a progress bar with an ETA, which is removed at the end."""
-    from rich import progress
-
-    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
-    with progress.Progress(label, *columns, console=console, transient=True) as bar:
-        yield bar, bar.add_task("", total=total)
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,12 +47,22 @@ def fail(message: str, code: int) -> int:
     return code
 
 
+@contextmanager
+def interruptible(state: Callable[[], str]) -> Iterator[None]:
+    """Exit after Ctrl-C or SIGTERM with a message about what is done, which ``state`` returns."""
+    try:
+        with ends_in_order():
+            yield
+    except KeyboardInterrupt as interruption:
+        word, code = exit_of(interruption)
+        raise typer.Exit(fail(f"{word}: {state()}", code)) from None
+
+
 def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFile:
     """Read constraint files, all of which must hold."""
-    with ends_at_once():
-        from guardwrap.constraints.files.catalogue_files import catalogue_names
-        from guardwrap.constraints.files.coerce import as_constraint_file
-        from guardwrap.documents.validation import code_needs
+    from guardwrap.constraints.files.catalogue_files import catalogue_names
+    from guardwrap.constraints.files.coerce import as_constraint_file
+    from guardwrap.documents.validation import code_needs
 
     for name in files:
         if not Path(name).exists() and name in catalogue_names():
@@ -77,57 +73,21 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
         return as_constraint_file(files[0] if len(files) == 1 else list(files), allow_code=allow_code)
 
 
-def generator_of(model: str, endpoint: str | None, dtype: str | None = None) -> Any:
-    """Return the generator to wrap: the name of a model, or an endpoint."""
-    if dtype is not None and dtype not in _DTYPES:
-        raise UsageError(f"--dtype {dtype!r} is not one of {', '.join(_DTYPES)}{nearest(dtype, _DTYPES)}")
-    if endpoint is None:
-        return model
-    if dtype is not None:
-        raise UsageError("--dtype does not work with --endpoint, whose server has loaded the model; leave it out")
-    if model == "local":
-        raise UsageError("--endpoint needs --model, the model's name on the server")
-    from guardwrap.backends.endpoint.server import Endpoint
-
-    return Endpoint(endpoint, model=model)
-
-
 def load_generator(
     model: Any, constraints: Any, *, dtype: str | None = None, images: bool = False, **options: Any
 ) -> GuardedGenerator:
     """Create a ``GuardedGenerator``. This imports torch, which help, ``check`` and ``catalogue`` do not need."""
-    with ends_at_once():
-        from guardwrap.generator import GuardedGenerator
-        from guardwrap.pipelines.loading import image_pipeline
+    from guardwrap.generator import GuardedGenerator
+    from guardwrap.pipelines.loading import image_pipeline
 
-    def make() -> GuardedGenerator:
-        return GuardedGenerator(image_pipeline(model) if images else model, constraints, **options)
-
-    return _loaded(make, dtype)
-
-
-def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:
-    """Create a ``LocalSession``, for commands that draw attempts but return no texts. See ``load_generator``."""
-    with ends_at_once():
-        from guardwrap.session.base_session import SessionConfig
-        from guardwrap.session.local_session import LocalSession
-
-    return _loaded(lambda: LocalSession(model, constraints, SessionConfig(**options)), dtype)
-
-
-_Loaded = TypeVar("_Loaded", "GuardedGenerator", "LocalSession")
-
-
-def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
-    """Load a model quietly, and convert it to a data type."""
     keep_freed_memory()
     quieten_transformers()
-    loaded = make()
+    guarded = GuardedGenerator(image_pipeline(model) if images else model, constraints, **options)
     if dtype is not None:
         import torch
 
-        loaded.model.to(getattr(torch, dtype))
-    return loaded
+        guarded.model.to(getattr(torch, dtype))
+    return guarded
 
 
 def printable_text(text: str) -> str:
@@ -156,3 +116,33 @@ def show(console: Console, outcome: Outcome) -> None:
         why = "" if obstacle is None else f"{obstacle}; "
         console.print(Text(f"  {in_flags(why + outcome.report.advice())}", style="red"), soft_wrap=True)
     console.print(Text(str(outcome.report), style="dim"), soft_wrap=True)
+
+
+_SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
+    r"Repair\(\) continues a chat \(a list of messages\), and this prompt is none: .*": (
+        'a repair turn continues a chat, and this prompt is plain text: add --chat, or give "messages" with --jsonl, '
+        "or leave out the turns with --repair 0"
+    ),
+    r"\bplan\(max_seconds=([\d.]+)\)": r"--plan-seconds \1",
+    r"sampler='(\w+)'": r"--sampler \1",
+    r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
+    r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),
+    r"\b(max_\w+|pilot|top_k|top_p)=(\d+(?:\.\d+)?)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
+    r"(?<!\w)(?<!ended by )(top_k|top_p|max_(?:\w+_)?(?:tokens|attempts|seconds))(?![\w=])": lambda option: (
+        f"--{option[1].replace('_', '-')}"
+    ),
+}
+"""Regular expressions and their replacements, applied one after the other."""
+
+
+def in_flags(message: str) -> str:
+    """Replace Python arguments in advice or in an error message by options of the command line.
+
+    Examples
+    --------
+    >>> in_flags("sampler='qrs' and Budget(max_attempts=8200), enough with probability 0.99")
+    '--sampler qrs and --max-attempts 8200, enough with probability 0.99'
+    """
+    for pattern, flag in _SPELLED.items():
+        message = re.sub(pattern, flag, message)
+    return message

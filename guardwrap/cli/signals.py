@@ -1,4 +1,4 @@
-"""Signals and standard streams of a command: Ctrl-C during imports, SIGTERM, and streams that are closed or full."""
+"""Signals and standard streams of a command: Ctrl-C, SIGTERM, and streams that are closed or full."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
-
-TERMINATED = 143
-"""Exit code after SIGTERM."""
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and after SIGTERM."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -26,82 +23,51 @@ def exit_of(interruption: KeyboardInterrupt) -> tuple[str, int]:
     return ("terminated", TERMINATED) if isinstance(interruption, Terminated) else ("interrupted", INTERRUPTED)
 
 
-def end_at_once(*_: object) -> None:
-    """Print one line and exit. It can be called directly, or be the handler of SIGINT."""
+def end_at_once(number: int, _frame: object = None) -> None:
+    """Print one line and exit: the handler of both signals, except where results must be kept.
+
+    A KeyboardInterrupt during an import would print a traceback, or get lost where no exception can be raised. The
+    first process of a container has no default handler for SIGTERM, so the kernel would ignore it.
+    """
+    word, code = exit_of(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
     with suppress(OSError):
-        os.write(2, b"guardwrap: interrupted\n")
-    os._exit(INTERRUPTED)
+        os.write(2, f"guardwrap: {word}\n".encode())
+    os._exit(code)
+
+
+_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def end_at_once_from_now_on() -> None:
+    """Let both signals end the process at once, unless another handler is installed."""
+    for number, usual in _USUAL.items():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, end_at_once)
 
 
 @contextmanager
-def ends_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once while modules are imported.
+def ends_in_order() -> Iterator[None]:
+    """Let both signals raise a KeyboardInterrupt, so that results are kept and reported.
 
-    A KeyboardInterrupt during an import would print a traceback, or get lost where no exception can be raised.
+    A second SIGTERM is ignored, because supervisors may send it to a process and to its group. Nothing changes for a
+    signal that has another handler, or outside the main thread.
     """
-    changed = end_from_now_on()
-    try:
-        yield
-    finally:
-        if changed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
-def end_from_now_on() -> bool:
-    """Let Ctrl-C end the process at once. Return False, and change nothing, if another handler is installed."""
-    if not _is_ours(signal.SIGINT, signal.default_int_handler):
-        return False
-    signal.signal(signal.SIGINT, end_at_once)
-    return True
-
-
-def _is_ours(number: signal.Signals, usual: object) -> bool:
-    """Return whether a signal has its default handler, and this thread may change it."""
-    return signal.getsignal(number) is usual and threading.current_thread() is threading.main_thread()
-
-
-@contextmanager
-def terminated_at_once() -> Iterator[None]:
-    """Let SIGTERM end the process at once, except while a server has its own handler.
-
-    The first process of a container has no default handlers: the kernel would ignore SIGTERM while a model is loaded.
-    """
-    if not _is_ours(signal.SIGTERM, signal.SIG_DFL):
-        yield
-        return
-
-    def end(*_: object) -> None:
-        with suppress(OSError):
-            os.write(2, b"guardwrap: terminated\n")
-        os._exit(TERMINATED)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
-def terminated_in_order() -> Iterator[None]:
-    """Let SIGTERM raise ``Terminated``, so that results are kept and reported as after Ctrl-C.
-
-    A second SIGTERM is ignored, because supervisors may send it to a process and to its group. Nothing changes if
-    another handler is installed.
-    """
-    if not _is_ours(signal.SIGTERM, signal.SIG_DFL):
-        yield
-        return
-
-    def end(*_: object) -> None:
+    def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
 
-    signal.signal(signal.SIGTERM, end)
+    before = {number: signal.getsignal(number) for number in _USUAL}
+    ours = [number for number, usual in _USUAL.items() if before[number] in (usual, end_at_once)]
+    if threading.current_thread() is not threading.main_thread():
+        ours = []
+    for number in ours:
+        signal.signal(number, terminate if number == signal.SIGTERM else signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, before[number])
 
 
 def open_closed_streams() -> None:
@@ -128,7 +94,7 @@ def describe_os_error(error: OSError) -> str:
     return f"cannot write: {error.strerror}" if error.errno == errno.ENOSPC else error.strerror or type(error).__name__
 
 
-def let_go() -> None:
+def discard_unwritten_output() -> None:
     """Discard output that cannot be written to stdout, which Python would otherwise try again at exit."""
     try:
         sys.stdout.flush()

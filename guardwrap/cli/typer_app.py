@@ -1,4 +1,4 @@
-"""The typer app, which turns errors into one-line messages and exit codes."""
+"""The typer app, which imports a command when it runs, and turns errors into one-line messages and exit codes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,78 +16,35 @@ from typer.main import get_command
 from guardwrap import __version__
 from guardwrap.cli.options import Verbose
 from guardwrap.cli.shared import fail
-from guardwrap.cli.signals import (
-    INTERRUPTED,
-    describe_os_error,
-    end_at_once,
-    end_from_now_on,
-    ends_at_once,
-    let_go,
-    open_closed_streams,
-)
+from guardwrap.cli.signals import describe_os_error, discard_unwritten_output
 from guardwrap.errors import REMOVED, GuardwrapError
 
-
-class CommandSource(NamedTuple):
-    """Where a command is defined, and its line in the list of commands."""
-
-    module: str  # name of a module of ``guardwrap.cli.commands``
-    function: str  # name of the function there
-    summary: str  # first paragraph of the function's docstring
-
-
-COMMANDS: Mapping[str, CommandSource] = {
-    "demo": CommandSource(
-        "demo_command",
-        "demo",
-        "Show constraints on a real model: texts with their reports, a cost estimate, and a cheaper proposal.",
+COMMANDS: Mapping[str, str] = {
+    "demo": "Show constraints on a real model: texts with their reports, a cost estimate, and a cheaper proposal.",
+    "init": "Write a first constraint file: with the rules of the options, or without options an example to edit.",
+    "generate": "Generate texts that satisfy the constraints.",
+    "plan": "Estimate the cost of a run from a small pilot.",
+    "evaluate": "Measure how far proposals and samplers are from the constrained distribution g, and what they cost.",
+    "train": (
+        "Train an adapter that satisfies a constraint more often, and stays close to the model's own distribution."
     ),
-    "init": CommandSource(
-        "init_command",
-        "init",
-        "Write a first constraint file: with the rules of the options, or without options an example to edit.",
-    ),
-    "generate": CommandSource("generate_command", "generate", "Generate texts that satisfy the constraints."),
-    "plan": CommandSource("plan_command", "plan", "Estimate the cost of a run from a small pilot."),
-    "evaluate": CommandSource(
-        "evaluate_command",
-        "run_evaluation",
-        "Measure how far proposals and samplers are from the constrained distribution g, and what they cost.",
-    ),
-    "train": CommandSource(
-        "train_command",
-        "run_training",
-        "Train an adapter that satisfies a constraint more often, and stays close to the model's own distribution.",
-    ),
-    "report": CommandSource(
-        "report_command", "report", "Write one HTML file that shows the results in a folder and its subfolders."
-    ),
-    "serve": CommandSource(
-        "serve_command", "serve", "Serve a model over HTTP, with OpenAI's API and vLLM's extensions."
-    ),
-    "check": CommandSource("check_command", "check", "Validate constraint files, run their examples and check texts."),
-    "verify": CommandSource(
-        "verify_command", "verify", "Compare output files of guardwrap generate with rules: texts, digests and limits."
-    ),
-    "catalogue": CommandSource(
-        "catalogue_command",
-        "show_catalogue",
-        "List the ready-made constraint files and adapters, or print a constraint file.",
-    ),
-    "doctor": CommandSource(
-        "doctor_command",
-        "doctor",
-        "Print versions and the speed of a model, and what to do if something is missing or slow.",
-    ),
+    "report": "Write one HTML file that shows the results in a folder and its subfolders.",
+    "serve": "Serve a model over HTTP, with OpenAI's API and vLLM's extensions.",
+    "check": "Validate constraint files, run their examples and check texts.",
+    "verify": "Compare output files of guardwrap generate with rules: texts, digests and limits.",
+    "catalogue": "List the ready-made constraint files and adapters, or print a constraint file.",
+    "doctor": "Print versions and the speed of a model, and what to do if something is missing or slow.",
 }
-"""The commands, in the order in which help lists them."""
+"""The commands in the order of help, each with the first paragraph of its function's docstring.
+
+The function has the command's name, and is in ``guardwrap.cli.commands.NAME_command``.
+"""
 
 
 class _PlainFlags:
     """Commands whose help shows flags without the type of a value: ``--chat``, which does not accept a ``<bool>``."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with that of ``--help``."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for parameter in parameters:
             if getattr(parameter, "is_flag", False) or getattr(parameter, "count", False):
@@ -104,8 +60,16 @@ class _Group(_PlainFlags, TyperGroup):
     pass
 
 
-class DeferredGroup(_Group):
-    """A group that imports a command when it is looked up. Its own help shows summaries and imports nothing."""
+class _Summary(TyperCommand):
+    """A command that is not imported yet."""
+
+
+class Commands(_Group):
+    """The commands, each imported when it is looked up. An error is one line on stderr: its cause and what to do.
+
+    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing or nothing was
+    learned, 130 interrupted, 143 terminated.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a name, or None."""
@@ -114,7 +78,7 @@ class DeferredGroup(_Group):
         return self.commands.get(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group."""
+        """Write the help of the group, which shows summaries and imports nothing."""
         summaries = _Group(
             name=self.name,
             commands=dict(self.commands),
@@ -125,98 +89,46 @@ class DeferredGroup(_Group):
         )
         summaries.format_help(ctx, formatter)
 
-
-class _Summary(TyperCommand):
-    """A command that is not imported yet."""
-
-
-def _imported(name: str) -> Any:
-    source = COMMANDS[name]
-    with ends_at_once():
-        function = getattr(import_module(f"guardwrap.cli.commands.{source.module}"), source.function)
-    single = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
-    single.command(name, cls=_Command)(function)
-    return get_command(single)
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add all commands to an app, without importing them."""
-    for name, source in COMMANDS.items():
-        app.command(name, cls=_Summary, help=source.summary)(_not_imported)
-
-
-def _not_imported() -> None:
-    raise AssertionError("DeferredGroup.get_command returns the command itself")
-
-
-class OneLineErrors(DeferredGroup):
-    """A group of commands that reports an error as one line on stderr, with its cause and what to do.
-
-    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing or nothing was
-    learned, 130 interrupted, 143 terminated.
-    """
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **options: Any
     ) -> Any:
         """Run a command, and exit unless ``standalone_mode`` is False."""
         args = list(sys.argv[1:] if args is None else args) or ["--help"]
-        run = partial(
-            super().main,
-            args=args,
-            prog_name=prog_name,
-            complete_var=complete_var,
-            standalone_mode=False,
-            windows_expand_args=windows_expand_args,
-            **extra,
-        )
         if not standalone_mode:
-            return run()
+            return super().main(args, standalone_mode=False, **options)
         try:
-            code = run()
+            code = super().main(args, standalone_mode=False, **options)
             if not code:
                 sys.stdout.flush()
         except GuardwrapError as error:
             code = fail(str(error), 2)
-        except (KeyboardInterrupt, typer.Abort):
-            code = fail("interrupted", INTERRUPTED)
         except OSError as error:  # also when the reader of stdout has ended, as in `guardwrap catalogue | head -1`
             code = fail(describe_os_error(error), 1)
         except SystemExit as error:  # rich raises it for a broken pipe
             broken = error.__context__
             code = fail(describe_os_error(broken), 1) if isinstance(broken, BrokenPipeError) else error.code
         except Exception as error:
-            code = self._unexpected(error)
-        let_go()
+            code = _unexpected(error)
+        discard_unwritten_output()
         sys.exit(code if isinstance(code, int) else 0)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the command."""
-        with ends_at_once():  # typer imports pydantic here, and would exit without a message
-            return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command that the context names."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # typer itself would exit without a message
-            raise typer.Exit(fail("interrupted", INTERRUPTED)) from None
+def _imported(name: str) -> Any:
+    function = getattr(import_module(f"guardwrap.cli.commands.{name}_command"), name)
+    single = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
+    single.command(name, cls=_Command)(function)
+    return get_command(single)
 
-    def _unexpected(self, error: Exception) -> int:
-        format_message = getattr(error, "format_message", None)
-        if format_message is not None:  # a usage error of the command line itself
-            message = _no_option(error) or " ".join(str(format_message()).split())
-            command = getattr(getattr(error, "ctx", None), "command_path", "guardwrap")
-            return fail(f"{message} (see {command} --help)", int(getattr(error, "exit_code", 2)))
-        # The message of an unexpected error may quote unchecked text, so only its type is shown.
-        logging.getLogger("guardwrap").debug("unexpected error", exc_info=error)
-        return fail(f"unexpected {type(error).__name__}; run again with -vv for a traceback", 1)
+
+def _unexpected(error: Exception) -> int:
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:  # a usage error of the command line itself
+        message = _no_option(error) or " ".join(str(format_message()).split())
+        command = getattr(getattr(error, "ctx", None), "command_path", "guardwrap")
+        return fail(f"{message} (see {command} --help)", int(getattr(error, "exit_code", 2)))
+    # The message of an unexpected error may quote unchecked text, so only its type is shown.
+    logging.getLogger("guardwrap").debug("unexpected error", exc_info=error)
+    return fail(f"unexpected {type(error).__name__}; run again with -vv for a traceback", 1)
 
 
 def _no_option(error: Any) -> str | None:
@@ -232,13 +144,13 @@ def _no_option(error: Any) -> str | None:
     known = [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
     if bare in REMOVED:
         return f"No such option: {unknown} ({REMOVED[bare]})"
-    begun = [name for name in known if name.startswith(f"{bare}-")]
-    meant = " or ".join(f"--{name}" for name in begun or get_close_matches(bare, known, n=1))
+    longer = [name for name in known if name.startswith(f"{bare}-")]
+    meant = " or ".join(f"--{name}" for name in longer or get_close_matches(bare, known, n=1))
     return f"No such option: {unknown}{f' (did you mean {meant}?)' if meant else ''}"
 
 
 app = typer.Typer(
-    cls=OneLineErrors,
+    cls=Commands,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -262,15 +174,9 @@ def options(
     """Handle the options of all commands."""
 
 
-add_commands(app)
+def _not_imported() -> None:
+    raise AssertionError("Commands.get_command returns the command itself")
 
 
-def main() -> None:
-    """Run the command line."""
-    open_closed_streams()
-    try:
-        app()
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was handled
-        end_at_once()
-    finally:
-        end_from_now_on()  # until Python itself has exited
+for _name, _summary in COMMANDS.items():
+    app.command(_name, cls=_Summary, help=_summary)(_not_imported)

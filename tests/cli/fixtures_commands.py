@@ -10,7 +10,7 @@ from pathlib import Path
 import typer.testing
 from typer.testing import CliRunner
 
-from guardwrap.cli import app
+from guardwrap.cli.typer_app import app
 
 ROOT = Path(__file__).parents[2]
 # Otherwise all commands are rebuilt for each call, which takes longer than most calls.

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from guardwrap.cli import shared
-from guardwrap.cli.commands import generate_command, plan_command
+from guardwrap.cli import generate_request, shared
 from tests.cli.fixtures_commands import assert_one_line, generate, records, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -19,8 +18,7 @@ def loaded(monkeypatch):
         wrappers.append(shared.load_generator(*args, **options))
         return wrappers[-1]
 
-    for command in (generate_command, plan_command):
-        monkeypatch.setattr(command, "load_generator", load)
+    monkeypatch.setattr(generate_request, "load_generator", load)
     return wrappers
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from guardwrap import GuardedGenerator
-from guardwrap.cli import generate_run, results
+from guardwrap.cli import results
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Outcome
 from tests.cli.fixtures_commands import ROOT, assert_one_line, generate, records, run, without_time
@@ -114,13 +114,13 @@ def test_only_what_was_not_ready_is_drawn_for(
 def test_negative_control_a_file_that_is_not_sorted(
     model: str, options: tuple[Any, ...], given_up: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate_run, "sort_lines", lambda path: None)
+    monkeypatch.setattr(results, "sort_lines", lambda path: None)
     assert generate(model, *options, "-o", OUT, "--resume").exit_code == 3
     assert numbers() == [1, 3, 4, 5, 6, 2]
 
 
 def test_a_run_in_order_is_not_written_twice(model: str, has_a: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_run, "sort_lines", lambda path: pytest.fail("it is sorted"))
+    monkeypatch.setattr(results, "write_whole", lambda *_: pytest.fail("it is written again"))
     assert generate(model, "ab", "cd", "ef", "-c", has_a, "-o", OUT, "--batch-size", 1).exit_code == 0
     assert numbers() == [1, 2, 3]
 

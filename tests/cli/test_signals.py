@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guardwrap.cli.signals import Terminated, exit_of, terminated_in_order
+from guardwrap.cli.signals import Terminated, ends_in_order, exit_of
 from guardwrap.testing import llama_world
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,7 @@ def test_a_second_sigterm_does_not_disturb_what_the_first_one_began():
     left = []
 
     def ends():
-        with terminated_in_order():
+        with ends_in_order():
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(60)  # another thread may receive the signal; Python handles it in this one, slightly later

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from guardwrap import __version__
-from guardwrap.cli import app
+from guardwrap.cli.typer_app import app
 from guardwrap.errors import REMOVED
 from tests.cli.fixtures_commands import assert_one_line, generate, python, run
 
@@ -124,13 +124,19 @@ def test_an_unexpected_error_is_one_line_without_its_message(model, has_a, monke
     assert "Traceback" in generate(model, "hi", "-c", has_a, "-vv").stderr
 
 
-def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("guardwrap.constraints.kinds.text.Regex.check", interrupted)
-    result = run("check", has_a, "--text", "ab")
-    assert (result.exit_code, result.stderr.strip()) == (130, "guardwrap: interrupted")
+@pytest.mark.parametrize(("sent", "word", "code"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
+def test_a_signal_is_one_line_in_every_command(has_a, sent, word, code):
+    start = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also where the runner is in the background
+        "from guardwrap.cli import main\n"
+        "from guardwrap.constraints.kinds.text import Regex\n"
+        f"Regex.check = lambda *_: os.kill(os.getpid(), signal.{sent})\n"
+        "main()\n"
+    )
+    process = python(start, "check", has_a, "--text", "ab", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.communicate() == ("", f"guardwrap: {word}\n")
+    assert process.returncode == code
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -256,9 +257,9 @@ def config(tmp_path, monkeypatch):
 
     def load(model, constraint, **options):
         made.append((model, constraint, options))
-        return Source(placed())
+        return SimpleNamespace(session=Source(placed()))
 
-    monkeypatch.setattr(sys.modules["guardwrap.cli.commands.evaluate_command"], "load_session", load)
+    monkeypatch.setattr(sys.modules["guardwrap.cli.commands.evaluate_command"], "load_generator", load)
     path = tmp_path / "config.yaml"
     path.write_text(
         "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Keyword, Masked, Prompt, Regex, Twisted
-from guardwrap.cli.commands.evaluate_command import run_evaluation
+from guardwrap.cli.commands.evaluate_command import evaluate
 from guardwrap.constraints import Length, catalogue
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.evaluation.evaluation_settings import (
@@ -227,7 +227,7 @@ def test_the_names_of_version_0_1_stay():
 
 def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
     shown = [
-        line.strip() for line in (inspect.getdoc(run_evaluation) or "").splitlines() if re.match(r" {4}\w+: ", line)
+        line.strip() for line in (inspect.getdoc(evaluate) or "").splitlines() if re.match(r" {4}\w+: ", line)
     ]
     assert len(shown) == 5
     path = tmp_path / "evaluation.yaml"

@@ -14,7 +14,7 @@ import pytest
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, Prompt, Regex, qrs
 from guardwrap.backends import token_sampling
 from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.cli.flags import in_flags
+from guardwrap.cli.shared import in_flags
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits

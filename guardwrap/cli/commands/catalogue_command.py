@@ -20,7 +20,7 @@ from guardwrap.errors import UsageError
 PROGRAM = "guardwrap catalogue"
 
 
-def show_catalogue(
+def catalogue(
     name: Annotated[
         str | None, typer.Argument(show_default=False, help="Print this file instead of the list, or search.")
     ] = None,

@@ -21,7 +21,6 @@ from guardwrap.cli.check_files import (
 )
 from guardwrap.cli.options import AllowCode
 from guardwrap.cli.shared import fail, in_one_line, read_constraints
-from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.explanation import Explanation, counts_tokens, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
@@ -184,8 +183,7 @@ def _checked(
     try:
         read = read_constraints([name], allow_code=allow_code)
         if read.sampler is not None:
-            with ends_at_once():
-                from guardwrap.samplers import sampler_named  # imports scipy
+            from guardwrap.samplers import sampler_named  # imports scipy
 
             sampler_named(read.sampler, read.source)
         if digest:

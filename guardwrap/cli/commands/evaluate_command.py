@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guardwrap.cli.options import AllowCode, OtherModel, Out, Seed, Verbose
-from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.shared import fail, known, load_session, printable_text, progress_bar, require_folder
-from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
+from guardwrap.cli.progress import Progress, progress_shown
+from guardwrap.cli.shared import interruptible, known, load_generator, printable_text, require_folder
 from guardwrap.documents.validation import read_option
 from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_evaluation_settings
 from guardwrap.report.charts import require_matplotlib
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = ("acceptance_rate", "kl_gold_base", "kl_gold_guarded")
 
 
-def run_evaluation(
+def evaluate(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to compare: a YAML file.")],
     out: Out,
     attempts: Annotated[
@@ -74,25 +72,25 @@ def run_evaluation(
     named = None if sampler is None else read_option(sampler, "--sampler")
     changes = known({"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_evaluation_settings(config, changes=changes, allow_code=allow_code)
-    with ends_at_once():
-        from guardwrap.evaluation.evaluation_claims import next_step
-        from guardwrap.evaluation.evaluation_run import evaluate as run
-        from guardwrap.evaluation.figures import LABELS, mean_over_prompts
-        from guardwrap.evaluation.recording import CHUNK
-        from guardwrap.planning.choice import chosen_source
+    from guardwrap.evaluation.evaluation_claims import next_step
+    from guardwrap.evaluation.evaluation_run import evaluate as run
+    from guardwrap.evaluation.figures import LABELS, mean_over_prompts
+    from guardwrap.evaluation.recording import CHUNK
+    from guardwrap.planning.choice import chosen_source
 
     def load(name: str) -> Any:
         """Load a proposal's model with the settings of the evaluated model."""
-        return load_session(name, constraint, dtype=settings.dtype).pipe
+        session: Any = load_generator(name, constraint, dtype=settings.dtype).session
+        return session.pipe
 
-    try:
-        source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
-        with terminated_in_order(), _progress(settings) as tick:
-            evaluation = run(source, settings, constraint, out, tick, load, partial(chosen_source, source))
-    except KeyboardInterrupt as interruption:
-        word, code = exit_of(interruption)
+    def state() -> str:
         kept = f"attempts are in {out}, except the last ones, at most {CHUNK:,} per prompt"
-        raise typer.Exit(fail(f"{word}: {kept}; continue with the same command", code)) from None
+        return f"{kept}; continue with the same command"
+
+    guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
+    source: Any = guarded.session
+    with interruptible(state), _progress(settings) as tick:
+        evaluation = run(source, settings, constraint, out, tick, load, partial(chosen_source, source))
     for name, figures in mean_over_prompts(evaluation.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
         typer.echo(f"{printable_text(name)}: {shown}")
@@ -104,18 +102,11 @@ def run_evaluation(
 def _progress(settings: EvaluationSettings) -> Iterator[Tick]:
     """Show how many attempts are done."""
     of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
-    total = of_each * len(settings.prompts)
-    if not sys.stderr.isatty():
-        far = Far(0)
+    done = Progress()
 
-        def tick(attempts: int, *, kept: bool = False) -> None:
-            nonlocal far
-            far = Far(far.done + attempts, kept=far.kept + (attempts if kept else 0))
+    def tick(attempts: int, *, kept: bool = False) -> None:
+        nonlocal done
+        done = Progress(done.done + attempts, kept=done.kept + (attempts if kept else 0))
 
-        with telling(lambda: far, total, "attempt"):
-            yield tick
-        return
-    from rich.console import Console
-
-    with progress_bar("attempts", total, Console(stderr=True)) as (bar, task):
-        yield lambda attempts, kept=False: bar.advance(task, attempts)
+    with progress_shown(lambda: done, of_each * len(settings.prompts), "attempt"):
+        yield tick

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.files.constraint_file import TITLE, json_schema, parse
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError
@@ -183,8 +182,7 @@ def _is_ours(path: Path) -> bool:
 
 def editor_schema() -> dict[str, Any]:
     """Return the JSON Schema of constraint files, with the installed samplers and their options."""
-    with ends_at_once():
-        from guardwrap.samplers.sampler_registry import sampler_schema  # imports scipy
+    from guardwrap.samplers.sampler_registry import sampler_schema  # imports scipy
 
     schema = json_schema()
     sampler = schema["properties"]["sampler"]

@@ -6,7 +6,9 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -15,44 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guardwrap.budget import Budget
-from guardwrap.cli.flags import in_flags, switched_to, told_in_flags
-from guardwrap.cli.generate_request import proposed_by
-from guardwrap.cli.options import (
-    Adapter,
-    AllowCode,
-    AttemptLimit,
-    BatchSize,
-    Chat,
-    ComputedTokensLimit,
-    Constraints,
-    Count,
-    Dtype,
-    JSONLines,
-    Masked,
-    MaxNewTokens,
-    Model,
-    NoProposal,
-    PromptFile,
-    Prompts,
-    Proposal,
-    SecondsLimit,
-    Server,
-    Temperature,
-    TokenLimit,
-    TopK,
-    TopP,
-    Twisted,
-    Verbose,
-)
-from guardwrap.cli.progress_log import now_and_then
-from guardwrap.cli.shared import generator_of, known, load_generator, printable_text, read_constraints
-from guardwrap.constraints.files.template import require_filled
+from guardwrap.cli.generate_request import DrawRequest
+from guardwrap.cli.options import DrawOptions, command_of
+from guardwrap.cli.progress import EVERY, called_every, write_to_stderr
+from guardwrap.cli.shared import in_flags, known, printable_text
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
-from guardwrap.prompt_files.overrides import OPTIONS, own_of
-from guardwrap.prompt_files.prompts import Item, prompt_source_of
+from guardwrap.outcomes import Origin
+from guardwrap.prompt_files.overrides import OPTIONS
+from guardwrap.prompt_files.prompts import Item
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -64,106 +38,64 @@ _SHOWN = 8
 _KIND = tuple(name for name in OPTIONS if name != "seed")
 
 
-_Sampler = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Plan for this sampler: rejection or qrs; default: the one whose texts are close to g.",
-    ),
-]
-_Pilot = Annotated[
-    int | None,
-    typer.Option(
-        min=2,
-        help=f"Pilot attempts per prompt and way, for at most {_SHOWN} prompts; default: up to 64, while that costs at "
-        "most a tenth of the run. From 64 on, a twist is tried if few attempts pass.",
-    ),
-]
-_PlanSeconds = Annotated[
-    float | None, typer.Option(help="Maximum seconds for the plan itself, without loading the model.")
-]
-_PilotSeed = Annotated[int | None, typer.Option(help="Random seed of the pilot.")]
-_AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(DrawOptions):
+    """Options of ``guardwrap plan``."""
+
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Plan for this sampler: rejection or qrs; default: the one whose texts are close to g.",
+        ),
+    ] = None
+    pilot: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Pilot attempts per prompt and way, for at most {_SHOWN} prompts; default: up to 64, while that "
+            "costs at most a tenth of the run. From 64 on, a twist is tried if few attempts pass.",
+        ),
+    ] = None
+    plan_seconds: Annotated[
+        float | None, typer.Option(help="Maximum seconds for the plan itself, without loading the model.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Random seed of the pilot.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
 
-def plan(
-    prompts: Prompts = None,
-    constraints: Constraints = ...,  # type: ignore[assignment]  # required
-    file: PromptFile = None,
-    jsonl: JSONLines = None,
-    chat: Chat = False,
-    model: Model = "local",
-    dtype: Dtype = None,
-    endpoint: Server = None,
-    sampler: _Sampler = None,
-    proposal: Proposal = None,
-    adapter: Adapter = None,
-    masked: Masked = False,
-    twisted: Twisted = False,
-    no_proposal: NoProposal = False,
-    pilot: _Pilot = None,
-    plan_seconds: _PlanSeconds = None,
-    count: Count = 1,
-    max_new_tokens: MaxNewTokens = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: _PilotSeed = None,
-    batch_size: BatchSize = None,
-    max_attempts: AttemptLimit = None,
-    max_tokens: TokenLimit = None,
-    max_computed_tokens: ComputedTokensLimit = None,
-    max_seconds: SecondsLimit = None,
-    allow_code: AllowCode = False,
-    as_json: _AsJSON = False,
-    verbose: Verbose = 0,
-) -> None:
+@command_of(PlanOptions)
+def plan(options: PlanOptions) -> None:
     """Estimate the cost of a run from a small pilot.
 
     For each prompt, it shows the acceptance rate, the expected attempts, tokens and seconds, the probability that the
     budget suffices, and the part of the constraint that rejects most. It then recommends a sampler and a budget, and
     shows the cost of drawing from the model itself, of masking (generate --masked) and of a twist (--twisted).
     """
-    constraint_file = read_constraints(constraints, allow_code=allow_code)
-    budget_limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
-    budget = dataclasses.replace(
-        constraint_file.budget or Budget(), **known({**budget_limits, "max_seconds": max_seconds})
-    )
-    source = prompt_source_of(prompts or [], file, jsonl)
-    if not source.jsonl:
-        require_filled(constraint_file.constraint)
-    if source.path is not None:
-        source = dataclasses.replace(source, read_own=own_of(source.path, constraint_file.constraint, budget))
+    request = DrawRequest.read(options)
+    source = request.prompts()
     tried, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
     if not tried:
         raise UsageError("there is no prompt to plan for")
-    generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
-    named = None if sampler is None else read_option(sampler, "--sampler")
-    served = endpoint is not None
-    proposed, drawing = proposed_by(
-        constraint_file,
-        proposal=proposal,
-        masked=masked,
-        twisted=twisted,
-        adapter=adapter,
-        none=no_proposal,
-        served=served,
+    sampler = None if options.sampler is None else read_option(options.sampler, "--sampler")
+    result = _plan(
+        request.load(),
+        tried,
+        chat=options.chat,
+        pilot=options.pilot,
+        max_seconds=options.plan_seconds,
+        num_return_sequences=options.count,
+        **options.generation,
+        **known({"seed": options.seed, "sampler": sampler}),
     )
-    generator = generator_of(model, endpoint, dtype)
-    wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
-    options = known({**generation, "seed": seed, "sampler": named})
-    guarded = load_generator(generator, constraint_file, dtype=dtype, **wrapper)
-    limits = {"pilot": pilot, "max_seconds": plan_seconds}
-    result = _plan(guarded, tried, chat=chat, **limits, num_return_sequences=count, **options)
-    drawn_by = {"--proposal": proposal, "--adapter": adapter, "--masked": masked or None, "--twisted": twisted or None}
     if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
         places = [dataclasses.replace(one, place=item.where) for one, item in zip(result.forecasts, tried, strict=True)]
         result = dataclasses.replace(result, forecasts=tuple(places))
-    advice = in_flags(result.advised(partial(switched_to, used_flags=list(known(drawn_by)))))
+    advice = in_flags(result.advised(partial(switched_to, used_flags=options.used_proposals)))
     text = json.dumps({**result.to_dict(), "advice": advice}, indent=1)
-    typer.echo(text if as_json else printable_text(in_flags(result.in_words(advice))))
-    if others and not as_json:
-        typer.echo(_of_others(tried, others, [each.attempts.value for each in result.forecasts]))
+    typer.echo(text if options.as_json else printable_text(in_flags(result.in_words(advice))))
+    if others and not options.as_json:
+        typer.echo(_of_others(tried, others, [forecast.attempts.value for forecast in result.forecasts]))
 
 
 def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **options: Any) -> Plan:
@@ -171,13 +103,34 @@ def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **opt
     start = monotonic()
     drawn: list[None] = []
 
-    def line() -> str:
-        return f"guardwrap: {counted(len(drawn), 'attempt')} of the pilot drawn in {monotonic() - start:.0f} s"
+    def write_line() -> None:
+        seconds = monotonic() - start
+        write_to_stderr(f"guardwrap: {counted(len(drawn), 'attempt')} of the pilot drawn in {seconds:.0f} s")
 
     prompts = [item.given(chat) for item in items]
     options_of_each = [item.own for item in items]
-    with now_and_then(line), told_in_flags():
+    with called_every(EVERY, write_line), _errors_in_flags():
         return guarded.plan(prompts, constraint_each=options_of_each, on_attempt=partial(drawn.append, None), **options)
+
+
+@contextmanager
+def _errors_in_flags() -> Iterator[None]:
+    """Raise a ``UsageError`` again with options of the command line instead of Python arguments."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(in_flags(str(error))) from error.__cause__
+
+
+def switched_to(source: Origin, used_flags: Sequence[str]) -> str:
+    """Say which options to give, and which of the used ones to leave out, to draw from something else."""
+    if source.other:
+        return " with"
+    comma, kept = ("", "") if source.shape is None else (",", f"--{source.shape}")
+    left_out = " and ".join(flag for flag in used_flags if flag != kept)
+    if left_out:
+        return f"{comma} without {left_out}, with{' ' * bool(kept)}{kept}"
+    return f"{comma} with {kept or '--no-proposal'}"
 
 
 def _kind(item: Item) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guardwrap.cli.options import Verbose
-from guardwrap.cli.signals import ends_at_once
 from guardwrap.errors import UsageError
 from guardwrap.report.blocks import Page
 from guardwrap.report.charts import require_matplotlib
@@ -73,8 +72,7 @@ def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
         # A folder with a card is an adapter, whose curve is a copy of the one of its training.
         trained = [file for file in ("result.json", "curve.jsonl") if file in files and "card.yaml" not in files]
         if trained:
-            with ends_at_once():
-                from guardwrap.training.training_report import read_training  # imports torch
+            from guardwrap.training.training_report import read_training  # imports torch
 
             trainings.append(read_training(here, folder.resolve().name if name == "." else name))
             read += trained

@@ -13,7 +13,6 @@ import typer
 
 from guardwrap.cli.options import AllowCode, Dtype, Verbose
 from guardwrap.cli.shared import known, load_generator
-from guardwrap.cli.signals import ends_at_once, terminated_at_once
 from guardwrap.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _Keys = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")]
 
 
-@terminated_at_once()
 def serve(
     config: Annotated[
         Path | None,
@@ -67,11 +65,11 @@ def serve(
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise UsageError(f"guardwrap serve needs {missing[0]}, which is not installed: pip install 'guardwrap[serve]'")
-    with ends_at_once():
-        from guardwrap.serve.lifecycle import RequestLog, listen, run_server, url_of
-        from guardwrap.serve.request_policy import policy_of
-        from guardwrap.serve.routes import create_app
-        from guardwrap.serve.server_settings import read_server_settings
+    from guardwrap.serve.lifecycle import RequestLog, listen, run_server, url_of
+    from guardwrap.serve.request_policy import policy_of
+    from guardwrap.serve.routes import create_app
+    from guardwrap.serve.server_settings import read_server_settings
+
     changes = known(
         {
             "model": model,

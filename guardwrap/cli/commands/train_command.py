@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from guardwrap.cli.options import AllowCode, OtherModel, Out, Seed, Verbose
-from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.shared import fail, known, load_generator, progress_bar, require_folder
-from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
+from guardwrap.cli.progress import Progress, progress_shown
+from guardwrap.cli.shared import fail, interruptible, known, load_generator, require_folder
 
 if TYPE_CHECKING:
     from guardwrap.training import Row, Stage
 
 
-def run_training(
+def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to train: a YAML file.")],
     out: Out,
     model: OtherModel = None,
@@ -52,21 +49,19 @@ def run_training(
     changes = known(
         {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
     )
-    with ends_at_once():
-        from guardwrap.training import read_settings, shards
-        from guardwrap.training import train as run
+    from guardwrap.training import read_settings, shards
+    from guardwrap.training import train as run
 
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
     if (device := shards.device()) is not None:
         guarded.pipeline.device = device
         guarded.model.to(device)
-    try:
-        with terminated_in_order(), _progress() as (tick, follow):
-            trained = run(guarded, settings, out, tick=tick, follow=follow)
-    except KeyboardInterrupt as interruption:
-        word, code = exit_of(interruption)
-        raise typer.Exit(fail(f"{word}: the progress is in {out}; continue with the same command", code)) from None
+    with (
+        interruptible(lambda: f"the progress is in {out}; continue with the same command"),
+        _progress() as (tick, follow),
+    ):
+        trained = run(guarded, settings, out, tick=tick, follow=follow)
     if not shards.is_main():
         return
     for name, figure in trained.figures.items():
@@ -102,25 +97,17 @@ def _progress() -> Iterator[tuple[Callable[[Row], None], Callable[[Stage], None]
         for warning in row.warnings:
             console.print(f"  warning: {warning}", style="yellow", highlight=False, markup=False)
 
-    shown: str | None = None
-    far, moved = Far(0), None
-    with ExitStack() as part:
+    stage_name = ""
+    done = Progress()
+    with ExitStack() as display:
 
         def follow(stage: Stage) -> None:
-            nonlocal shown, far, moved
-            begins = stage.name != shown
-            if begins:
-                part.close()  # end the display of the previous stage first
-            far = Far(stage.done, kept=stage.kept)
-            if begins:
-                shown, what = stage.name, _COUNTED[stage.name]
-                if sys.stderr.isatty():
-                    bar, task = part.enter_context(progress_bar(f"{what}s", stage.total, console))
-                    moved = partial(bar.update, task)
-                else:
-                    # Between samples, rounds spend time on learning, so the pace of samples does not give an ETA.
-                    part.enter_context(telling(lambda: far, stage.total, what, timed=stage.name != "samples"))
-            if moved is not None:
-                moved(completed=stage.done)
+            nonlocal stage_name, done
+            is_new = stage.name != stage_name
+            if is_new:
+                display.close()  # end the display of the previous stage first
+            stage_name, done = stage.name, Progress(stage.done, kept=stage.kept)
+            if is_new:
+                display.enter_context(progress_shown(lambda: done, stage.total, _COUNTED[stage.name], console))
 
         yield tick, follow

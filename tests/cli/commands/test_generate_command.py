@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -646,9 +645,7 @@ def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path
     options = ("--file", prompts, "-c", has_a, "-o", "out.jsonl", "--resume")
     assert generate(model, *options).exit_code == 0  # without an output file, the run starts from the beginning
     before = (tmp_path / "out.jsonl").read_bytes()
-    monkeypatch.setattr(
-        sys.modules["guardwrap.cli.commands.generate_command"], "load_generator", None
-    )  # the model is not loaded either
+    monkeypatch.setattr("guardwrap.cli.generate_request.load_generator", None)  # the model is not loaded either
     assert generate(model, *options).exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == before
 

@@ -1,6 +1,6 @@
 """``guardwrap plan``.
 
-Covers ``cli/flags.py`` and ``planning/plan.py`` too.
+Covers ``cli/shared.py`` and ``planning/plan.py`` too.
 """
 
 import inspect
@@ -11,7 +11,8 @@ import pytest
 
 from guardwrap import GuardedGenerator
 from guardwrap.cli.commands.plan_command import plan as command
-from guardwrap.cli.flags import in_flags, switched_to
+from guardwrap.cli.commands.plan_command import switched_to
+from guardwrap.cli.shared import in_flags
 from guardwrap.outcomes import ITSELF, Origin, Shape
 from tests.cli.fixtures_commands import NEVER, assert_one_line, run
 
