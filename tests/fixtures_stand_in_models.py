@@ -49,5 +49,5 @@ class StandInAnswers:
 def use_stand_ins(monkeypatch: Any) -> None:
     """Let names of models stand for these models."""
     monkeypatch.setattr("guardwrap.constraints.kinds.classifier.loaded", lambda task, name: StandIn(task))
-    monkeypatch.setattr("guardwrap.rules.similar.loaded", lambda task, name: StandIn(task))
+    monkeypatch.setattr("guardwrap.rules.meaning.loaded", lambda task, name: StandIn(task))
     monkeypatch.setattr("guardwrap.rules.judge._named", lambda model, answers: StandInAnswers())

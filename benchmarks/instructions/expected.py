@@ -12,7 +12,7 @@ from guardwrap.constraints.kinds.counted_items import found_items
 from guardwrap.constraints.views import view
 from guardwrap.constraints.words import words_of
 from guardwrap.outcomes import Draw
-from guardwrap.rules.unit_features import _FEATURES as FEATURES
+from guardwrap.rules.order import _FEATURES as FEATURES
 
 CAPITALS = [
     "Reykjavik",

@@ -32,14 +32,13 @@ from guardwrap.constraints.views import View
 
 if TYPE_CHECKING:
     from guardwrap.rules.arithmetic import Arithmetic
-    from guardwrap.rules.code_rules import Code
-    from guardwrap.rules.copies import Copy
-    from guardwrap.rules.depth import Depth
-    from guardwrap.rules.edges import Edges
-    from guardwrap.rules.entails import Entails
+    from guardwrap.rules.code import Code
+    from guardwrap.rules.copies import Copy, NoCopy
     from guardwrap.rules.judge import Judge
     from guardwrap.rules.language import Language
-    from guardwrap.rules.no_copy import NoCopy
+    from guardwrap.rules.layout import Depth, Edges, Split
+    from guardwrap.rules.meaning import Entails, Similar
+    from guardwrap.rules.numbers import NumbersFrom
     from guardwrap.rules.only_from import OnlyFrom
     from guardwrap.rules.order import Order
     from guardwrap.rules.parses import Parses
@@ -47,10 +46,7 @@ if TYPE_CHECKING:
     from guardwrap.rules.quotes import Quotes
     from guardwrap.rules.readability import Readability
     from guardwrap.rules.secrets import Secrets
-    from guardwrap.rules.similar import Similar
-    from guardwrap.rules.source_numbers import NumbersFrom
-    from guardwrap.rules.split import Split
-    from guardwrap.rules.value_ranges import Values
+    from guardwrap.rules.values import Values
 
 __all__ = [
     "All",

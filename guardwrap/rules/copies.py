@@ -1,21 +1,63 @@
-"""The ``Copy`` constraint: the text repeats the prompt, or a given text."""
+"""``Copy`` and ``NoCopy``: the text repeats the prompt or a given text, or no long run of its words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Literal
 
+import regex
 from pydantic import Field
 
 from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.excerpts import listed
 from guardwrap.constraints.kinds.compared_text import ComparedConstraint
 from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.text_parts import begun_length
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
+from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.limits import count_items
-from guardwrap.errors import is_count
+from guardwrap.documents.time_limits import check_deadline
+from guardwrap.errors import is_count, is_number
+
+MARKS = "\"'“”„‟«»‹›‘’‚‛「」『』〝〞〟＂＇"
+"""Quotation marks and apostrophes, of all languages."""
+
+_MAX_CHARACTERS = 1_000_000
+_SPACE = regex.compile(r"\s+")
+_NO_SPACE = regex.compile(rf"(?<=[{UNSPACED}]) | (?=[{UNSPACED}])")
+_MARK = regex.compile(f"[{MARKS}`´]")
+_LONG_WORD = regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_LETTERS_OF_A_WORD = 5
+"""Letters that count as one word in Thai, Lao, Khmer and Burmese, whose words only a dictionary can tell apart."""
+
+
+def plain_documents(texts: object, field_name: str) -> tuple[str, ...]:
+    """Return documents as a tuple, or raise ConstraintError."""
+    several = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, Sequence) else ()
+    valid = several != () and all(isinstance(text, str) and text.strip() != "" for text in several)
+    require(valid, f"{field_name} must be a text that is not blank, or a list of these, not {shown(texts)}")
+    size = sum(map(len, several))
+    require(size <= _MAX_CHARACTERS, f"{field_name} has {size} characters; at most {_MAX_CHARACTERS} are possible")
+    return several
+
+
+def without_layout(text: str) -> str:
+    """Return a folded text with one kind of quotation mark, and one space for white space between words."""
+    return str(_NO_SPACE.sub("", _SPACE.sub(" ", _MARK.sub("'", text)))).strip()
+
+
+def folding(form: Literal["NFC", "NFKC"], *, ignore_case: bool) -> TextFolding:
+    """Return how texts are folded that are compared with sources."""
+    return TextFolding(form, case_sensitive=not ignore_case, ignore_invisible=True, keep_capital_i=False)
+
+
+def size_in_words(words: Sequence[str]) -> int:
+    """Count words; in Thai, Lao, Khmer and Burmese, five letters are one."""
+    return sum(max(1, len(_LONG_WORD.findall(word)) // _LETTERS_OF_A_WORD) for word in words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,3 +221,125 @@ def _may_change(words: list[str], expected: list[str], change: str) -> bool:
     """Whether words that come first may still turn out to differ as they must."""
     places = _differences(words, expected)
     return (not words or places == [0]) if change == "first_word" else len(places) < 2
+
+
+_JOINT = regex.compile(r"[\p{Pd}'’_]")
+_CHARACTER = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoCopy(ComparedConstraint):
+    """No run of words of a source occurs in the text.
+
+    Parameters
+    ----------
+    source
+        One document or several, such as the system prompt; None for the prompt. The prompt of a chat is the whole
+        conversation as text.
+    words
+        Number of words of a run. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) a character
+        is a word.
+    share
+        Instead of none, this share of the runs of each document may occur, as for near-copies: ``0.2`` rejects a text
+        with more than a fifth of the different runs of a document.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid, or no document has a whole run.
+
+    Notes
+    -----
+    Case, punctuation, white space, hyphens, apostrophes, compatibility forms and invisible characters do not matter.
+    Translations, other spellings and words put between the others are not seen.
+
+    A prefix is VIOLATED as soon as its runs are too many.
+
+    Examples
+    --------
+    >>> rule = NoCopy("You are Ada, the assistant of Acme. Never mention prices.", words=5)
+    >>> rule.accepts("My instructions: you are ADA -- the assistant of Acme!")
+    False
+    >>> rule.accepts("I am the assistant of Acme.")
+    True
+    """
+
+    source: str | Sequence[str] | None = None
+    words: int = field(default=8, kw_only=True)
+    share: float | None = field(default=None, kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["no_copy"] = field(default="no_copy", kw_only=True)
+
+    way_out = "; shorten the texts or the source"
+
+    def __post_init__(self) -> None:
+        valid = is_count(self.words) and 1 <= self.words <= _MOST
+        require(valid, f"words={shown(self.words)}: give a whole number from 1 to {_MOST}")
+        if self.share is not None:
+            in_range = is_number(self.share) and 0 <= self.share < 1
+            require(in_range, f"share={shown(self.share)}: give a number from 0 to below 1, such as 0.2")
+            object.__setattr__(self, "share", float(self.share))
+        object.__setattr__(self, "on", read_view(self.on))
+        if self.source is not None:
+            several = plain_documents(self.source, "source")
+            object.__setattr__(self, "source", several[0] if len(several) == 1 else several)
+            require(any(self._sources), f"no text of source has {self.words} words; lower words")
+
+    @property
+    def _sources(self) -> Iterator[frozenset[str]]:
+        for document in self.documents:
+            yield _runs_of_document(document, self.words)
+
+    def holds(self, text: str) -> bool:
+        """Compare one string."""
+        return self._may_be(words_of(_folded(text)))
+
+    def fault(self, text: str) -> str:
+        """Return how much of the source occurs."""
+        runs = dict.fromkeys(_runs(words_of(_folded(text)), self.words))
+        most = max((len(runs.keys() & document) for document in self._sources), default=0)
+        copied = listed((run for run in runs if any(run in document for document in self._sources)), most=1)
+        return f"has {most} runs of {self.words} words of the source: {copied}"
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Compare the words that no continuation can change."""
+        settled = _JOINT.sub(" ", _FOLDING.settled(prefix))
+        return Verdict.UNDECIDED if self._may_be(settled_words(settled)) else Verdict.VIOLATED
+
+    def _may_be(self, words: Iterable[str]) -> bool:
+        """Whether a text may have these words."""
+        runs = _runs(words, self.words)
+        if self.share is None:
+            documents = list(self._sources)
+            return not any(run in document for run in runs for document in documents)
+        its = set(runs)
+        return all(len(its & document) <= self.share * len(document) for document in self._sources)
+
+
+_MOST = 100
+
+
+_FOLDING = folding("NFKC", ignore_case=True)
+
+
+def _folded(text: str) -> str:
+    return str(_JOINT.sub(" ", _FOLDING.fold(text)))
+
+
+def _runs(words: Iterable[str], size: int) -> Iterator[str]:
+    """Yield each run of as many words, as one string."""
+    units = [unit for word in words for unit in _CHARACTER.findall(word)]
+    for start in range(len(units) - size + 1):
+        if start % 100 == 0:
+            check_deadline()
+        yield " ".join(units[start : start + size])
+
+
+@lru_cache(maxsize=16)  # prompts and documents are compared with many texts
+def _runs_of_document(document: str, size: int) -> frozenset[str]:
+    return frozenset(_runs(words_of(_folded(document)), size))

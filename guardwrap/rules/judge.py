@@ -22,8 +22,15 @@ from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.cached import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
-from guardwrap.rules.local_answers import LocalAnswers, pieces_of
-from guardwrap.rules.server_answers import PARALLEL, NamedServer, ServerAnswers, is_server, names_server
+from guardwrap.rules.judge_answers import (
+    PARALLEL,
+    LocalAnswers,
+    NamedServer,
+    ServerAnswers,
+    is_server,
+    names_server,
+    pieces_of,
+)
 
 _KEPT = 10_000
 """The most answers that are kept."""

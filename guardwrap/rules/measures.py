@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import regex
 
-from guardwrap.rules.numerals import (
+from guardwrap.rules.numbers import (
     Numeral,
     Unsettled,
     WordTable,

@@ -1,8 +1,11 @@
-"""The ``Parses`` constraint: a parser accepts the text."""
+"""The ``Parses`` constraint: a parser accepts the text. Python's own parser, and how recursive parsers are called."""
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
+from codeop import PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]  # not in typeshed
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -14,8 +17,94 @@ from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.rules import data_texts, markup, python_source, sql_statements, text_tables
-from guardwrap.rules.recursion import fault_or_too_deep
+from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit
+from guardwrap.environment.threads import in_thread
+from guardwrap.rules import formats, sql
+
+_LONGEST_WAIT = 30.0
+"""Seconds of wall-clock time. The parsers called here end after far fewer CPU seconds, whatever the text."""
+
+
+def fault_or_too_deep(parse: Callable[[], str | None]) -> str | None:
+    """Return what a recursive parser finds wrong with a text; None if it accepts it.
+
+    If Python's limit on recursion is reached, the text is parsed again in a thread, whose stack is empty. One that does
+    not fit there either is nested too deeply, which is a rejection. The parser must not catch ``RecursionError``.
+    """
+    try:
+        return parse()
+    except RecursionError:
+        check_deadline()
+
+    def parse_in_time() -> str | None:
+        with time_limit(CHECK_SECONDS):
+            return parse()
+
+    try:
+        faults, _ = in_thread(parse_in_time, _LONGEST_WAIT, name="guardwrap-parser")
+    except RecursionError:
+        return "is nested too deeply"
+    if not faults:
+        raise TimeLimit(CHECK_SECONDS, shared=True)
+    return faults[0]
+
+
+_NAME = "<checked text>"
+"""The file name that the parser sees. It is not the name of any module, so a warnings filter can select it."""
+
+_SILENT = ("ignore", None, Warning, re.compile(re.escape(_NAME)), 0)
+
+
+def fault_in_python(text: str) -> str | None:
+    """Return the first syntax error with its line; None if the text is a module.
+
+    Python's grammar alone decides: ``return`` outside a function is a later error of the compiler, so it is accepted.
+    """
+    try:
+        parse_python(text)
+    except SyntaxError as error:
+        return f"line {error.lineno or 1}: {error.msg}"
+    except MemoryError:  # how the parser reports a text that is nested too deeply
+        return "is nested too deeply"
+    except ValueError:  # a null character, or half of a surrogate pair
+        return "has a character that Python source cannot contain"
+    return None
+
+
+def python_verdict(prefix: str) -> Verdict:
+    """Return VIOLATED if the complete lines of a prefix cannot begin a module.
+
+    The parser reports incomplete input if its tokenizer reached the end, also within a string or a bracket. If it fails
+    before, it has read tokens of complete lines only. They are the same in every continuation, so it fails there too.
+    The last line is left out, because its last token may still change.
+    """
+    lines = prefix[: prefix.rfind("\n") + 1]
+    if not lines:
+        return Verdict.UNDECIDED
+    try:
+        parse_python(lines, PyCF_ALLOW_INCOMPLETE_INPUT)
+    except SyntaxError as error:
+        # Some releases report a string or a bracket that is still open as an error of its own, even after another one.
+        if "incomplete input" in str(error.msg):
+            return Verdict.UNDECIDED
+        if any(words in str(error.msg) for words in ("unterminated", "never closed", "EOF")):
+            before = lines.split("\n")[: (error.lineno or 1) - 1]
+            return python_verdict("\n".join([*before, ""])) if before else Verdict.UNDECIDED
+        return Verdict.VIOLATED
+    except (MemoryError, RecursionError, ValueError):
+        return Verdict.UNDECIDED
+    return Verdict.UNDECIDED
+
+
+def parse_python(text: str, flags: int = 0) -> ast.Module:
+    """Return the syntax tree of a module."""
+    # The parser warns of escapes such as "\d", and the warning would print the text. ``catch_warnings`` is not safe in
+    # threads, so a filter for this file name stays in front of the others.
+    if warnings.filters[:1] != [_SILENT]:
+        warnings.filterwarnings("ignore", module=_SILENT[3].pattern)
+    tree: ast.Module = compile(text, _NAME, "exec", ast.PyCF_ONLY_AST | flags, dont_inherit=True)
+    return tree
+
 
 LanguageName = Literal["csv", "html", "json", "jsonl", "markdown_table", "python", "sql", "toml", "xml", "yaml"]
 
@@ -40,16 +129,16 @@ class _Language(NamedTuple):
 
 
 _LANGUAGES: dict[str, _Language] = {
-    "csv": _Language(text_tables.fault_in_csv, text_tables.csv_verdict, by_line=True),
-    "html": _Language(markup.fault_in_html, most=12_000),
-    "json": _Language(data_texts.fault_in_json, bounded=True),
-    "jsonl": _Language(data_texts.fault_in_json_lines, bounded=True),
-    "markdown_table": _Language(text_tables.fault_in_markdown_table, text_tables.markdown_table_verdict, by_line=True),
-    "python": _Language(python_source.fault_in_python, python_source.python_verdict, by_line=True),
-    "sql": _Language(sql_statements.fault_in_sql, most=8_000),
-    "toml": _Language(data_texts.fault_in_toml),
-    "xml": _Language(markup.fault_in_xml, markup.xml_verdict),
-    "yaml": _Language(data_texts.fault_in_yaml, most=6_000),
+    "csv": _Language(formats.fault_in_csv, formats.csv_verdict, by_line=True),
+    "html": _Language(formats.fault_in_html, most=12_000),
+    "json": _Language(formats.fault_in_json, bounded=True),
+    "jsonl": _Language(formats.fault_in_json_lines, bounded=True),
+    "markdown_table": _Language(formats.fault_in_markdown_table, formats.markdown_table_verdict, by_line=True),
+    "python": _Language(fault_in_python, python_verdict, by_line=True),
+    "sql": _Language(sql.fault_in_sql, most=8_000),
+    "toml": _Language(formats.fault_in_toml),
+    "xml": _Language(formats.fault_in_xml, formats.xml_verdict),
+    "yaml": _Language(formats.fault_in_yaml, most=6_000),
 }
 
 _LIBRARIES = {"sql": "sqlglot", "html": "tinyhtml5"}
@@ -122,7 +211,7 @@ class Parses(TextConstraint):
         )
         if self.dialect is not None:
             require(self.language == "sql", f"dialect={shown(self.dialect)}: only language='sql' has dialects")
-            require_choice(self.dialect, sql_statements.sql_dialects(), "dialect")
+            require_choice(self.dialect, sql.sql_dialects(), "dialect")
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
@@ -139,7 +228,7 @@ class Parses(TextConstraint):
         if self._has_too_many_pieces(text):
             return f"has more than {_LANGUAGES[self.language].most} words and characters of punctuation"
         if self.language == "sql":
-            return fault_or_too_deep(lambda: sql_statements.fault_in_sql(text, self.dialect))
+            return fault_or_too_deep(lambda: sql.fault_in_sql(text, self.dialect))
         return fault_or_too_deep(lambda: _LANGUAGES[self.language].fault(text))
 
     def _is_too_long(self, text: str) -> bool:
@@ -164,9 +253,9 @@ class Parses(TextConstraint):
         """Return a monitor: of JSON, one that reads only the new text; of lines, one that judges when a line ends."""
         if self.on == "completion":
             if self.language == "json":
-                return data_texts.any_json().monitor()
+                return formats.any_json().monitor()
             if self.language == "jsonl":
-                return data_texts.JSONLinesMonitor(data_texts.any_json().monitor())
+                return formats.JSONLinesMonitor(formats.any_json().monitor())
             if _LANGUAGES[self.language].by_line:
                 return LineMonitor(self)
         return super().monitor()

@@ -19,7 +19,7 @@ from guardwrap.constraints.views import View, read_view
 from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
-from guardwrap.rules.source_texts import (
+from guardwrap.rules.copies import (
     folding,
     plain_documents,
     size_in_words,

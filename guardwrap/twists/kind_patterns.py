@@ -18,7 +18,7 @@ from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
 from guardwrap.twists.pattern_progress import CountedMatch
 
 if TYPE_CHECKING:
-    from guardwrap.rules.edges import Edges
+    from guardwrap.rules.layout import Edges
 
 _SPACE = r"[\s\x1c-\x1f]*"
 """White space as ``str.strip`` removes it."""

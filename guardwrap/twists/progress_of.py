@@ -26,8 +26,8 @@ from guardwrap.twists.split_progress import split_progress
 from guardwrap.twists.word_progress import word_progress
 
 if TYPE_CHECKING:
+    from guardwrap.rules.layout import Split
     from guardwrap.rules.parses import Parses
-    from guardwrap.rules.split import Split
 
 BUILD_SECONDS = 2.0
 """The most CPU seconds for an automaton. Constraints may come from anyone."""

@@ -8,7 +8,7 @@ from guardwrap.constraints.kinds.count_limits import is_between
 from guardwrap.twists.automata import Progress
 
 if TYPE_CHECKING:
-    from guardwrap.rules.split import Split
+    from guardwrap.rules.layout import Split
 
 
 class _State(NamedTuple):

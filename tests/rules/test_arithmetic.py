@@ -1,4 +1,4 @@
-"""Equations in texts. Covers ``rules/expressions.py``."""
+"""Equations in texts. Covers ``rules/arithmetic.py``."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from guardwrap import Arithmetic, Part, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import ConstraintError, GuardwrapError
 from guardwrap.rules import arithmetic
-from guardwrap.rules.expressions import Token, TooLarge, expression_value
+from guardwrap.rules.arithmetic import Token, TooLarge, expression_value
 from guardwrap.testing import check_constraint
 
 RIGHT = [

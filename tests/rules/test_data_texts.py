@@ -1,6 +1,6 @@
 """JSON, JSON Lines, TOML and YAML.
 
-Covers ``rules/data_texts.py``.
+Covers ``rules/formats.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guardwrap import Parses
 from guardwrap.constraints import Verdict
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.outcomes import Draw
-from guardwrap.rules import data_texts
+from guardwrap.rules import formats
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, json_values, judged, profile
 
@@ -93,8 +93,8 @@ def test_prefixes_that_cannot_be_mended_are_violated(language, prefix):
 
 
 def test_negative_control_a_line_that_may_continue_is_judged(monkeypatch):
-    broken = property(lambda self: Verdict.VIOLATED if data_texts.fault_in_json(self.line) else Verdict.UNDECIDED)
-    monkeypatch.setattr(data_texts.JSONLinesMonitor, "verdict", broken)
+    broken = property(lambda self: Verdict.VIOLATED if formats.fault_in_json(self.line) else Verdict.UNDECIDED)
+    monkeypatch.setattr(formats.JSONLinesMonitor, "verdict", broken)
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Parses("jsonl"), ["[1]\n[2]"])
 

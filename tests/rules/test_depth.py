@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from guardwrap import Depth, Verdict
 from guardwrap.errors import ConstraintError, Unsatisfiable
-from guardwrap.rules.depth import Nested
+from guardwrap.rules.layout import Nested
 from guardwrap.testing import check_constraint
 
 EXAMPLES: dict[str, dict[str, int]] = {

@@ -1,6 +1,6 @@
 """Judges: the probability of an answer, what a text can do to the question, and the law of what is drawn with one.
 
-Covers ``rules/local_answers.py`` too.
+Covers ``rules/judge_answers.py`` too.
 """
 
 import copy
@@ -18,7 +18,7 @@ from guardwrap import Budget, GuardedGenerator, Judge, Verdict
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.errors import CheckFailed, ConstraintError, EndpointError, ModelError
 from guardwrap.outcomes import Draw
-from guardwrap.rules.local_answers import LocalAnswers, pieces_of
+from guardwrap.rules.judge_answers import LocalAnswers, pieces_of
 from guardwrap.testing import goodness_of_fit, table_world
 from tests.fixtures_models import byte_tokenizer
 

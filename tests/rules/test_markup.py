@@ -1,6 +1,6 @@
 """XML, compared with ElementTree, and HTML.
 
-Covers ``rules/markup.py``.
+Covers ``rules/formats.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from guardwrap import Parses
 from guardwrap.constraints import Verdict
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.outcomes import Draw
-from guardwrap.rules import markup
+from guardwrap.rules import formats
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, judged, profile
 
@@ -100,14 +100,14 @@ def test_prefixes_that_cannot_be_mended_are_violated(prefix):
 
 
 def test_negative_control_a_prefix_is_judged_as_a_document(monkeypatch):
-    faults = markup._fault_of_xml
-    monkeypatch.setattr(markup, "_fault_of_xml", lambda text, complete: faults(text, complete=True))
+    faults = formats._fault_of_xml
+    monkeypatch.setattr(formats, "_fault_of_xml", lambda text, complete: faults(text, complete=True))
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(XML, ["<a/>"])
 
 
 def test_negative_control_entities_would_be_declared(monkeypatch):
-    monkeypatch.setattr(markup, "_refuse_declarations", lambda *names: None)
+    monkeypatch.setattr(formats, "_refuse_declarations", lambda *names: None)
     assert XML.accepts("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>")
 
 

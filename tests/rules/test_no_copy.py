@@ -13,7 +13,7 @@ from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.words import words_of
 from guardwrap.errors import CheckFailed, ConstraintError
-from guardwrap.rules import no_copy
+from guardwrap.rules import copies
 from guardwrap.testing import check_constraint
 
 U, V = Verdict.UNDECIDED, Verdict.VIOLATED
@@ -115,7 +115,7 @@ def test_the_prompt_is_the_source() -> None:
 def test_negative_control_words_that_have_not_ended() -> None:
     rule = NoCopy("a b c", words=2)
     check_constraint(rule, ["a bc"])
-    with patch.object(no_copy, "settled_words", words_of), pytest.raises(AssertionError):
+    with patch.object(copies, "settled_words", words_of), pytest.raises(AssertionError):
         check_constraint(rule, ["a bc"])
 
 

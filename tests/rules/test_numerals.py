@@ -7,8 +7,8 @@ from babel import Locale
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guardwrap.rules import numerals as module
-from guardwrap.rules.numerals import LOCALES, Unsettled, WordTable, numerals
+from guardwrap.rules import numbers as module
+from guardwrap.rules.numbers import LOCALES, Unsettled, WordTable, numerals
 
 READ: dict[str, dict[str, list[str | None]]] = {
     "en": {

@@ -1,6 +1,6 @@
 """Hosts, URLs, addresses, citations and matches only from a list.
 
-Covers ``rules/named_items.py`` too.
+Covers ``rules/only_from.py`` too.
 """
 
 from contextlib import suppress
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from guardwrap import OnlyFrom, Part, Verdict
 from guardwrap.errors import CheckFailed, ConstraintError
-from guardwrap.rules import named_items
+from guardwrap.rules import only_from
 from guardwrap.testing import check_constraint
 
 U, V = Verdict.UNDECIDED, Verdict.VIOLATED
@@ -168,9 +168,9 @@ def test_negative_control_hosts_that_have_not_ended() -> None:
     check_constraint(rule, ["https://good.com.evil.net"])
 
     def all_ended(text: str, _: bool) -> Any:
-        return ((match.group(), True) for match in named_items._URL.finditer(text))
+        return ((match.group(), True) for match in only_from._URL.finditer(text))
 
-    with patch.object(named_items, "_urls_in", all_ended), pytest.raises(AssertionError):
+    with patch.object(only_from, "_urls_in", all_ended), pytest.raises(AssertionError):
         check_constraint(rule, ["https://good.com.evil.net"])
 
 

@@ -1,6 +1,6 @@
 """How words, sentences, lines and paragraphs follow each other.
 
-Covers ``rules/unit_features.py`` too.
+Covers ``rules/order.py`` too.
 """
 
 from typing import Any, get_args
@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from guardwrap import Order, Verdict
 from guardwrap.constraints.words import words_of
 from guardwrap.errors import ConstraintError
-from guardwrap.rules import unit_features
-from guardwrap.rules.order import Relation
-from guardwrap.rules.unit_features import Feature
+from guardwrap.rules import order
+from guardwrap.rules.order import Feature, Relation
 from guardwrap.testing import check_constraint
 
 U, V = Verdict.UNDECIDED, Verdict.VIOLATED
@@ -84,7 +83,7 @@ def test_laws(rule: dict[str, Any], text: str) -> None:
 @given(text=PIECES, step=st.integers(0, 2), relation=st.sampled_from(["increasing", "decreasing", "same", "different"]))
 @settings(max_examples=60, deadline=None)
 def test_verdicts_on_all_units_are_sound(units: Any, by: Any, text: str, step: int, relation: Any) -> None:
-    numeric = by in unit_features.NUMERIC and relation in ("increasing", "decreasing")
+    numeric = by in order.NUMERIC and relation in ("increasing", "decreasing")
     check_constraint(Order(units, relation, by=by, step=step or None if numeric else None), [text])
 
 
@@ -106,7 +105,7 @@ def test_negative_control_a_word_that_grows_is_not_compared() -> None:
     rule = Order("words", "different")
     check_constraint(rule, ["a ab"])
     with (
-        patch.object(unit_features, "settled_words", words_of),
+        patch.object(order, "settled_words", words_of),
         pytest.raises(AssertionError, match="unsound"),
     ):
         check_constraint(rule, ["a ab"])
@@ -116,7 +115,7 @@ def test_negative_control_a_word_that_grows_is_not_compared() -> None:
     ("word", "number"), [("tea", 1), ("coffee", 2), ("table", 2), ("make", 1), ("the", 1), ("Straße", 2), ("молоко", 3)]
 )
 def test_syllables(word: str, number: int) -> None:
-    assert unit_features.features([word], "syllables") == [number]
+    assert order.features([word], "syllables") == [number]
 
 
 @pytest.mark.parametrize(

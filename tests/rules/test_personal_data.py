@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from guardwrap import PersonalData, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import CheckFailed, ConstraintError
-from guardwrap.rules import personal_data, personal_numbers
+from guardwrap.rules import personal_data
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
@@ -68,8 +68,8 @@ def test_verdicts_on_national_numbers_are_sound(text):
 def test_negative_control_a_card_that_is_judged_too_early(monkeypatch):
     texts = ["4111 1111 1111 1111000."]
     check_constraint(PersonalData(["card"]), texts)
-    hasty = tuple(rule._replace(tail=0) for rule in personal_numbers.CARDS)
-    monkeypatch.setattr(personal_numbers, "CARDS", hasty)
+    hasty = tuple(rule._replace(tail=0) for rule in personal_data.CARDS)
+    monkeypatch.setattr(personal_data, "CARDS", hasty)
     with pytest.raises(AssertionError, match=r"unsound|depends on how"):
         check_constraint(PersonalData(["card"]), texts)
 

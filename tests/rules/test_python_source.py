@@ -1,6 +1,6 @@
 """Python source: what the grammar accepts, and which prefixes cannot be mended.
 
-Covers ``rules/python_source.py``.
+Covers ``rules/parses.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from guardwrap import Parses
 from guardwrap.constraints import Verdict, text_parts
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.kinds.text import TextConstraint
-from guardwrap.rules import python_source
+from guardwrap.rules import parses
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, profile
 
@@ -104,10 +104,10 @@ def test_verdicts_are_sound_on_fragments(text):
 
 
 def test_prefixes_of_real_modules_are_never_violated():
-    for module in (python_source, text_parts, threading):
+    for module in (parses, text_parts, threading):
         lines = inspect.getsource(module).splitlines(keepends=True)[:250]
         for end in range(0, len(lines), 7):
-            assert python_source.python_verdict("".join(lines[:end])) is Verdict.UNDECIDED
+            assert parses.python_verdict("".join(lines[:end])) is Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize("text", ["x = = 1\n", "def f(:\n", "  x = 1\n", "x = (]\n", "else:\n", "x = 1 2\n"])
@@ -118,7 +118,7 @@ def test_a_line_that_cannot_be_mended_is_violated(text):
 
 def test_negative_control_the_last_line_is_complete(monkeypatch):
     """Judging the last line as if it were complete would call ``x i`` violated, which ``x if y else z`` continues."""
-    judge = python_source.python_verdict
+    judge = parses.python_verdict
     monkeypatch.setattr(Parses, "prefix_verdict", lambda self, text: judge(text + "\n"))
     monkeypatch.setattr(Parses, "monitor", TextConstraint.monitor)
     with pytest.raises(AssertionError, match="unsound"):
@@ -127,7 +127,7 @@ def test_negative_control_the_last_line_is_complete(monkeypatch):
 
 def test_negative_control_an_error_at_the_end_is_final(monkeypatch):
     """Without the flag for incomplete input, a block that has not begun would be violated."""
-    monkeypatch.setattr(python_source, "PyCF_ALLOW_INCOMPLETE_INPUT", 0)
+    monkeypatch.setattr(parses, "PyCF_ALLOW_INCOMPLETE_INPUT", 0)
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(PYTHON, ["if x:\n    pass\n"])
 

@@ -1,6 +1,6 @@
 """Quotations that occur in a source.
 
-Covers ``rules/source_texts.py`` too.
+Covers ``rules/copies.py`` too.
 """
 
 from contextlib import suppress

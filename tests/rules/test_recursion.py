@@ -1,6 +1,6 @@
 """Texts nested so deeply that parsers overflow: the judgement is one of the text, wherever it is made.
 
-Covers ``rules/recursion.py``.
+Covers ``rules/parses.py``.
 """
 
 import sys
@@ -12,8 +12,8 @@ from guardwrap import Code, Parses
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.documents.time_limits import TimeLimit
 from guardwrap.outcomes import Draw
-from guardwrap.rules import recursion
-from guardwrap.rules.recursion import fault_or_too_deep
+from guardwrap.rules import parses
+from guardwrap.rules.parses import fault_or_too_deep
 
 LEVELS = (16, 64, 1_000, 10_000)
 
@@ -128,7 +128,7 @@ def test_the_judgement_does_not_depend_on_the_stack(rule, text, monkeypatch):
     assert deep_in_the_stack(lambda: (rule.holds(text), rule.fault(text))) == shallow
     in_threads: list[str] = []
     monkeypatch.setattr(
-        recursion, "in_thread", lambda call, seconds, name: (in_threads.__iadd__([name]), ([call()], None))[1]
+        parses, "in_thread", lambda call, seconds, name: (in_threads.__iadd__([name]), ([call()], None))[1]
     )
     if rule.language == "toml":
         assert shallow[0]
@@ -146,7 +146,7 @@ def test_sql_is_judged_alike_deep_in_the_stack():
 
 
 def test_what_takes_too_long_in_its_thread_is_late(monkeypatch):
-    monkeypatch.setattr(recursion, "in_thread", lambda call, seconds, name: ([], None))
+    monkeypatch.setattr(parses, "in_thread", lambda call, seconds, name: ([], None))
 
     def overflows():
         raise RecursionError

@@ -13,8 +13,8 @@ from guardwrap.constraints import parse
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.message_monitor import Context
 from guardwrap.errors import ConstraintError, GuardwrapError
-from guardwrap.rules import source_numbers
-from guardwrap.rules.numerals import numerals
+from guardwrap.rules import numbers
+from guardwrap.rules.numbers import numerals
 from guardwrap.testing import check_constraint
 
 SOURCE = "Sales rose from 1,000 to 1250.50 (-5 % in 2023)."
@@ -82,7 +82,7 @@ def test_attempts_end_when_a_number_does_not_occur() -> None:
 
 
 def test_negative_control_a_number_that_may_grow() -> None:
-    unsettled = patch.object(source_numbers, "numerals", lambda text, locale, whole=True: numerals(text, locale))
+    unsettled = patch.object(numbers, "numerals", lambda text, locale, whole=True: numerals(text, locale))
     with unsettled, pytest.raises(AssertionError, match="unsound"):
         check_constraint(NumbersFrom(SOURCE), ["1000"])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from guardwrap import Case, CheckFailed, Copy, Count, Finished, JSONSchema, Length, Part, Regex, Split, Verdict
 from guardwrap.constraints import dump, parse
 from guardwrap.errors import ConstraintError, Unsatisfiable
-from guardwrap.rules import split
+from guardwrap.rules import layout
 from guardwrap.testing import check_constraint
 
 U, V = Verdict.UNDECIDED, Verdict.VIOLATED
@@ -71,7 +71,7 @@ def test_negative_control_the_beginning_of_a_separator_is_no_text() -> None:
     """If ``*`` counted as a part before ``***`` is complete, a text that ends with it would be lost."""
     rule = Split("***", each=Regex("[ab]", match="fullmatch"))
     check_constraint(rule, ["a***b***"])
-    with patch.object(split, "begun_length", lambda *_: 0), pytest.raises(AssertionError, match="unsound"):
+    with patch.object(layout, "begun_length", lambda *_: 0), pytest.raises(AssertionError, match="unsound"):
         check_constraint(rule, ["a***b***"])
 
 

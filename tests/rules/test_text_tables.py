@@ -1,12 +1,12 @@
 """CSV, and tables in Markdown, compared with the parser of markdown-it.
 
-Covers ``rules/text_tables.py``.
+Covers ``rules/formats.py``.
 """
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -15,7 +15,7 @@ from guardwrap.constraints import Verdict
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.outcomes import Draw
-from guardwrap.rules import text_tables
+from guardwrap.rules import formats
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, judged, profile
 
@@ -78,14 +78,14 @@ def test_a_row_that_does_not_fit_is_violated(language, prefix):
 
 
 def test_negative_control_an_open_quote_is_an_error(monkeypatch):
-    faults = text_tables._csv_faults
-    monkeypatch.setattr(text_tables, "_csv_faults", lambda text, complete=True: faults(text, complete=True))
+    faults = formats._csv_faults
+    monkeypatch.setattr(formats, "_csv_faults", lambda text, complete=True: faults(text, complete=True))
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Parses("csv"), ['"a\nb",c\n'])
 
 
 def test_negative_control_a_row_that_has_not_ended_is_judged(monkeypatch):
-    judge = text_tables.markdown_table_verdict
+    judge = formats.markdown_table_verdict
     monkeypatch.setattr(Parses, "prefix_verdict", lambda self, prefix: judge(prefix + "\n"))
     monkeypatch.setattr(Parses, "monitor", TextConstraint.monitor)
     with pytest.raises(AssertionError, match="unsound"):
@@ -96,6 +96,8 @@ ROWS = ["| a ", "| b", "|", "|\n", "|-", "|:-:", "|-|-|\n", "| a | b |\n", "|a|\
 
 
 @profile(300)
+@example("\\||a|\n|-|\n")
+@example("||\n|-\\||")
 @given(st.lists(st.sampled_from(ROWS), max_size=9).map("".join))
 def test_accepted_tables_are_one_table_for_markdown_it(text):
     if not Parses("markdown_table").accepts(text):
@@ -105,7 +107,7 @@ def test_accepted_tables_are_one_table_for_markdown_it(text):
     rows = text.removesuffix("\n").split("\n")
     assert sum(token.type == "tr_open" for token in tokens) == len(rows) - 1  # all except the row of dashes
     cells = sum(token.type in ("th_open", "td_open") for token in tokens)
-    assert cells == len(text_tables._cells(rows[0]) or []) * (len(rows) - 1)
+    assert cells == len(formats._cells(rows[0]) or []) * (len(rows) - 1)
 
 
 HOSTILE = {

@@ -1,4 +1,4 @@
-"""Values in a range. Covers ``rules/measures.py`` and ``rules/dates.py``."""
+"""Values in a range. Covers ``rules/measures.py`` and ``rules/values.py``."""
 
 import time
 from datetime import date
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from guardwrap import Part, Values, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import ConstraintError, GuardwrapError, Unsatisfiable
-from guardwrap.rules import measures, value_ranges
-from guardwrap.rules.dates import date_style, dates
+from guardwrap.rules import measures, values
 from guardwrap.rules.measures import durations, money, plain_numbers, quantities
-from guardwrap.rules.numerals import LOCALES
+from guardwrap.rules.numbers import LOCALES
+from guardwrap.rules.values import date_style, dates
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 
@@ -100,7 +100,7 @@ PIECES = {
 
 
 def expected(table: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {text: [str(value_ranges._limit(float(each))) for each in numbers] for text, numbers in table.items()}
+    return {text: [str(values._limit(float(each))) for each in numbers] for text, numbers in table.items()}
 
 
 def read(readings: Any) -> list[str]:
@@ -174,7 +174,7 @@ def test_attempts_end_when_a_value_is_out_of_range() -> None:
 
 def test_negative_control_a_number_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = plain_numbers
-    monkeypatch.setattr(value_ranges, "plain_numbers", lambda text, locale, whole: everything(text, locale, whole=True))
+    monkeypatch.setattr(values, "plain_numbers", lambda text, locale, whole: everything(text, locale, whole=True))
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Values(min=5), ["10"])
 

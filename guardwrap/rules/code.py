@@ -15,9 +15,14 @@ from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
-from guardwrap.rules.parses import MAX_CHARACTERS, LineMonitor
-from guardwrap.rules.python_source import fault_in_python, parse_python, python_verdict
-from guardwrap.rules.recursion import fault_or_too_deep
+from guardwrap.rules.parses import (
+    MAX_CHARACTERS,
+    LineMonitor,
+    fault_in_python,
+    fault_or_too_deep,
+    parse_python,
+    python_verdict,
+)
 
 _LOADERS = frozenset({"builtins", "imp", "importlib", "pkgutil", "runpy", "zipimport"})
 """Modules that import others by a name that may be computed."""
