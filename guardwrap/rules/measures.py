@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import date
 from fractions import Fraction
 from functools import cache
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import regex
@@ -30,16 +29,6 @@ class Reading(NamedTuple):
     decimals: int = 0  # number of digits after the decimal separator
 
 
-def plain_numbers(text: str, locale: str, *, whole: bool) -> Iterator[Reading]:
-    """Yield the numbers of a text."""
-    return (Reading(each.value, each.decimals) for each in numerals(text, locale, whole=whole))
-
-
-def has_words() -> bool:
-    """Whether Babel is installed, which has the words of locales (Unicode's CLDR)."""
-    return find_spec("babel") is not None
-
-
 class Unit(NamedTuple):
     """A unit of measurement."""
 
@@ -49,7 +38,7 @@ class Unit(NamedTuple):
     symbols: tuple[str, ...]  # symbols that every locale knows, in lower case
 
 
-_UNITS = {
+UNITS = {
     name: Unit(dimension, Fraction(factor), cldr, tuple(symbols.split()))
     for dimension, name, factor, cldr, symbols in (
         ("length", "km", "1000", "length-kilometer", "km ㎞"),
@@ -72,7 +61,7 @@ _UNITS = {
         ("area", "km2", "1000000", "area-square-kilometer", "km² km2"),
         ("area", "m2", "1", "area-square-meter", "m² m2 ㎡"),
         ("area", "ha", "10000", "area-hectare", "ha"),
-        ("speed", "km/h", "1/3.6", "speed-kilometer-per-hour", "km/h kph"),
+        ("speed", "km/h", "5/18", "speed-kilometer-per-hour", "km/h kph"),
         ("speed", "m/s", "1", "speed-meter-per-second", "m/s"),
         ("speed", "mph", "0.44704", "speed-mile-per-hour", "mph"),
         ("temperature", "C", "1", "temperature-celsius", "°c ℃"),
@@ -97,22 +86,11 @@ _UNITS = {
         ("time", "month", "2592000", "duration-month", ""),
         ("time", "year", "31536000", "duration-year", ""),
     )
-    for factor in [str(Fraction(10, 36)) if factor == "1/3.6" else factor]
 }
 
 
-def unit_names(*, time: bool) -> tuple[str, ...]:
-    """Return the names of units of time, or of all others."""
-    return tuple(name for name, unit in _UNITS.items() if (unit.dimension == "time") == time)
-
-
-def unit_factor(name: str) -> Fraction:
-    """Return the size of a unit in the base unit of its dimension."""
-    return _UNITS[name].factor
-
-
-def _babel_locale(locale: str) -> str:
-    return locale.replace("-", "_")
+_ZERO = {"F": Fraction(160, 9)}
+"""What of a temperature's size in the base unit is below the base unit's zero."""
 
 
 @cache
@@ -121,12 +99,13 @@ def _unit_words(dimension: str, locale: str) -> WordTable:
     from babel.units import format_unit
 
     words: dict[str, str] = {}
-    for name, unit in _UNITS.items():
+    tag = locale.replace("-", "_")
+    for name, unit in UNITS.items():
         if unit.dimension != dimension:
             continue
         for length in ("short", "long"):
             for number in (0, 1, 2, 3, 5, 11, 1.5):
-                phrase = format_unit(number, unit.cldr, length=length, format="0.#", locale=_babel_locale(locale))
+                phrase = format_unit(number, unit.cldr, length=length, format="0.#", locale=tag)
                 word = regex.sub(r"^[\d.,٫]+|[\u200e\u200f]|[\d.,٫]+$", "", phrase).strip()
                 # A word before the number, or of one letter, or that has no number, is left out.
                 if (len(word) > 1 or not is_edge(word)) and phrase[:1].isdecimal() and word.lower() != "in":
@@ -135,7 +114,7 @@ def _unit_words(dimension: str, locale: str) -> WordTable:
     return WordTable(words)
 
 
-_CURRENCIES = {
+CURRENCIES = {
     "AUD": "a$",
     "BRL": "r$ reais",
     "CAD": "c$",
@@ -172,11 +151,6 @@ _CURRENCIES = {
 _UNKNOWN = "?"
 
 
-def currencies() -> tuple[str, ...]:
-    """Return the codes of the currencies that are read."""
-    return tuple(_CURRENCIES)
-
-
 @cache
 def _currency_words(locale: str) -> WordTable:
     """Return symbols, codes and names of currencies, with the code each.
@@ -185,9 +159,9 @@ def _currency_words(locale: str) -> WordTable:
     """
     from babel.numbers import get_currency_name, get_currency_symbol
 
-    tag = _babel_locale(locale)
+    tag = locale.replace("-", "_")
     words = {"$": _UNKNOWN, "¥": _UNKNOWN, "￥": _UNKNOWN, "kr": _UNKNOWN, "kr.": _UNKNOWN}
-    for code, own in _CURRENCIES.items():
+    for code, own in CURRENCIES.items():
         names = {get_currency_name(code, count=number, locale=tag).lower() for number in (1, 2, 3, 5, 1.5)}
         symbol = get_currency_symbol(code, tag).lower().replace("\u200f", "").strip()
         shared = {"¥": ("¥", "￥"), "￥": ("¥", "￥")}.get(symbol, (symbol,))
@@ -271,21 +245,17 @@ def _measured(text: str, locale: str, words: WordTable, *, whole: bool) -> Itera
         waiting = []
 
 
-def _in_base(number: Numeral, unit: str) -> Fraction | None:
+def _converted(number: Numeral, name: str, unit: str) -> Fraction | None:
+    """Return a number's value in another unit of its dimension."""
     if number.value is None:
         return None
-    return number.value * _UNITS[unit].factor - (Fraction(160, 9) if unit == "F" else 0)
+    return (number.value * UNITS[name].factor - _ZERO.get(name, 0) + _ZERO.get(unit, 0)) / UNITS[unit].factor
 
 
 def quantities(text: str, locale: str, unit: str, *, whole: bool) -> Iterator[Reading]:
     """Yield the quantities of a text that have the dimension of a unit, in this unit."""
-    for number, name, _ in _measured(text, locale, _unit_words(_UNITS[unit].dimension, locale), whole=whole):
-        base = _in_base(number, name)
-        if base is None:
-            yield Reading(None)
-        else:
-            offset = Fraction(160, 9) if unit == "F" else 0
-            yield Reading((base + offset) / _UNITS[unit].factor, number.decimals)
+    for number, name, _ in _measured(text, locale, _unit_words(UNITS[unit].dimension, locale), whole=whole):
+        yield Reading(_converted(number, name, unit), number.decimals)
 
 
 _NEXT_PART = regex.compile(r"\s?(?:,|and|und|et|y|e|i|и|en|ve|و|और)?\s?\p{Nd}")
@@ -296,29 +266,20 @@ def durations(text: str, locale: str, unit: str, *, whole: bool) -> Iterator[Rea
     total: Fraction | None = None
     decimals, last, end = 0, "", -1
     for number, name, after in _measured(text, locale, _unit_words("time", locale), whole=whole):
-        base = _in_base(number, name)
+        value = _converted(number, name, unit)
         joined = (
             last != ""
-            and _UNITS[name].factor < _UNITS[last].factor
+            and UNITS[name].factor < UNITS[last].factor
             and (match := _NEXT_PART.match(text, end)) is not None
             and match.end() - 1 == number.start
         )
         if joined:
-            total = None if total is None or base is None else total + base
+            total = None if total is None or value is None else total + value
         else:
             if last:
-                yield _duration(total, decimals, unit)
-            total = base
+                yield Reading(total, decimals)
+            total = value
         decimals, last, end = number.decimals, name, after
-    if last and (whole or not _may_continue(text, end, locale)):
-        yield _duration(total, decimals, unit)
-
-
-def _may_continue(text: str, end: int, locale: str) -> bool:
-    """Whether another part of a duration may follow its last one, or has begun."""
-    match = _NEXT_PART.match(text, end, partial=True)
-    return match is not None
-
-
-def _duration(total: Fraction | None, decimals: int, unit: str) -> Reading:
-    return Reading(None if total is None else total / _UNITS[unit].factor, decimals)
+    # Another part may follow the last one, or have begun.
+    if last and (whole or _NEXT_PART.match(text, end, partial=True) is None):
+        yield Reading(total, decimals)

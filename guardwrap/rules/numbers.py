@@ -302,15 +302,7 @@ def _signed(text: str, start: int, end: int, value: Fraction | None, decimals: i
     return Numeral(begin, end, -value if value is not None and begin < start else value, decimals, digits)
 
 
-class DigitRun(NamedTuple):
-    """Digits of one number at a place in a text."""
-
-    end: int  # where they end
-    value: Fraction | None  # their value; None if they are not one number of the locale
-    decimals: int  # number of digits after the decimal separator
-
-
-def literal_at(text: str, place: int, locale: str) -> DigitRun | None:
+def literal_at(text: str, place: int, locale: str) -> Numeral | None:
     """Read the digits that begin at a place of a text, without sign and words; None without digits."""
     style = LOCALES[locale]
     run = _run(style).match(text, place)
@@ -318,11 +310,11 @@ def literal_at(text: str, place: int, locale: str) -> DigitRun | None:
         return None
     readings = _read_run(run.group(), style)
     if len(readings) == 1:
-        return DigitRun(run.end(), readings[0][2], readings[0][3])
+        return Numeral(place, run.end(), readings[0][2], readings[0][3], run.group())
     space = regex.search(f"[{_SPACES}]", run.group())
     if space is not None:  # in French, "2020 300" is two numbers
         return literal_at(text[: place + space.start()], place, locale)
-    return DigitRun(run.end(), None, 0)
+    return Numeral(place, run.end(), None, 0, run.group())
 
 
 Ignored = Literal["list_markers", "years"]

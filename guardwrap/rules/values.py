@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
 from functools import cache, cached_property
+from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 import regex
@@ -18,18 +19,8 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
-from guardwrap.rules.measures import (
-    Reading,
-    currencies,
-    durations,
-    has_words,
-    money,
-    plain_numbers,
-    quantities,
-    unit_factor,
-    unit_names,
-)
-from guardwrap.rules.numbers import LOCALES
+from guardwrap.rules.measures import CURRENCIES, UNITS, Reading, durations, money, quantities
+from guardwrap.rules.numbers import LOCALES, Numeral, numerals
 
 _LONGEST = 60
 """No date has more characters."""
@@ -216,7 +207,7 @@ class Values(TextConstraint):
         require_choice(self.which, get_args(Which), "which")
         require_choice(self.locale, tuple(LOCALES), "locale")
         if self.of != "number":
-            require(has_words(), f"of={self.of!r} requires Babel: pip install 'guardwrap[values]'")
+            require(find_spec("babel") is not None, f"of={self.of!r} requires Babel: pip install 'guardwrap[values]'")
         for count in (self.min_count, self.max_count, self.decimals):
             require(count is None or is_count(count), f"{shown(count)}: give a whole number of at least 0")
         if self.min_count is not None and self.max_count is not None and self.min_count > self.max_count:
@@ -242,10 +233,12 @@ class Values(TextConstraint):
         """Raise ConstraintError unless currency and unit fit what is read."""
         if self.currency is not None:
             require(self.of == "money", "currency applies to of='money' only")
-            require_choice(self.currency, currencies(), "currency")
+            require_choice(self.currency, tuple(CURRENCIES), "currency")
         if self.unit is not None:
             require(self.of in ("duration", "quantity"), "unit applies to of='duration' and of='quantity' only")
-            require_choice(self.unit, unit_names(time=self.of == "duration"), "unit")
+            of_time = self.of == "duration"
+            units = tuple(name for name, unit in UNITS.items() if (unit.dimension == "time") == of_time)
+            require_choice(self.unit, units, "unit")
         require(self.unit is not None or self.of != "quantity", "of='quantity' requires a unit such as unit='km'")
 
     @cached_property
@@ -253,7 +246,7 @@ class Values(TextConstraint):
         return _limit(self.min), _limit(self.max)
 
     @cached_property
-    def _read(self) -> Callable[..., Iterator[Reading]]:
+    def _read(self) -> Callable[..., Iterator[Reading | Numeral]]:
         """The function that reads the values of a text."""
         if self.of == "date":
             style = date_style(self.locale)
@@ -263,11 +256,10 @@ class Values(TextConstraint):
         if self.of == "duration":
             return lambda text, whole: durations(text, self.locale, self.unit or "s", whole=whole)
         if self.of == "quantity":
-            unit_factor(str(self.unit))
             return lambda text, whole: quantities(text, self.locale, str(self.unit), whole=whole)
-        return lambda text, whole: plain_numbers(text, self.locale, whole=whole)
+        return lambda text, whole: numerals(text, self.locale, whole=whole)
 
-    def _is_right(self, reading: Reading) -> bool:
+    def _is_right(self, reading: Reading | Numeral) -> bool:
         if reading.value is None or (self.decimals is not None and reading.decimals != self.decimals):
             return False
         return is_between(reading.value, *self._limits)  # type: ignore[arg-type]  # dates compare as well

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from guardwrap import Part, Values, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import ConstraintError, GuardwrapError, Unsatisfiable
-from guardwrap.rules import measures, values
-from guardwrap.rules.measures import durations, money, plain_numbers, quantities
-from guardwrap.rules.numbers import LOCALES
+from guardwrap.rules import values
+from guardwrap.rules.measures import durations, money, quantities
+from guardwrap.rules.numbers import LOCALES, numerals
 from guardwrap.rules.values import date_style, dates
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
@@ -173,8 +173,8 @@ def test_attempts_end_when_a_value_is_out_of_range() -> None:
 
 
 def test_negative_control_a_number_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = plain_numbers
-    monkeypatch.setattr(values, "plain_numbers", lambda text, locale, whole: everything(text, locale, whole=True))
+    everything = numerals
+    monkeypatch.setattr(values, "numerals", lambda text, locale, whole: everything(text, locale, whole=True))
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Values(min=5), ["10"])
 
@@ -285,7 +285,7 @@ def test_contradictions_and_the_missing_library(monkeypatch: pytest.MonkeyPatch)
     for options in ({"min": 2, "max": 1}, {"min_count": 2, "max_count": 1}):
         with pytest.raises(Unsatisfiable):
             Values(**options)  # type: ignore[arg-type]
-    monkeypatch.setattr(measures, "find_spec", lambda name: None)
+    monkeypatch.setattr(values, "find_spec", lambda name: None)
     Values(max=1)
     with pytest.raises(ConstraintError, match=r"pip install 'guardwrap\[values\]'"):
         Values("money", max=1)
