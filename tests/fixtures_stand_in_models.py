@@ -48,7 +48,6 @@ class StandInAnswers:
 
 def use_stand_ins(monkeypatch: Any) -> None:
     """Let names of models stand for these models."""
-    base = "guardwrap.constraints"
-    monkeypatch.setattr(f"{base}.kinds.classifier.loaded", lambda task, name: StandIn(task))
-    monkeypatch.setattr(f"{base}.judges.similar.loaded", lambda task, name: StandIn(task))
-    monkeypatch.setattr(f"{base}.judges.judge._named", lambda model, answers: StandInAnswers())
+    monkeypatch.setattr("guardwrap.constraints.kinds.classifier.loaded", lambda task, name: StandIn(task))
+    monkeypatch.setattr("guardwrap.rules.meaning.loaded", lambda task, name: StandIn(task))
+    monkeypatch.setattr("guardwrap.rules.judge._named", lambda model, answers: StandInAnswers())

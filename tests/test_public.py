@@ -25,6 +25,19 @@ def test_importing_guardwrap_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+def test_rules_are_imported_when_they_are_used() -> None:
+    code = (
+        "import sys, guardwrap.constraints, guardwrap.twists.progress_of;"
+        "rules = lambda: {name for name in sys.modules if name.startswith('guardwrap.rules')};"
+        "twist = guardwrap.twists.progress_of.automaton_of(guardwrap.constraints.Length(max=3));"
+        "assert not rules(), rules();"
+        "assert {'Split', 'Judge'} <= set(dir(guardwrap.constraints));"
+        "assert guardwrap.Depth is guardwrap.constraints.Depth;"
+        "assert 'guardwrap.rules.judge' not in rules() and rules()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 @pytest.mark.slow
 def test_other_libraries_are_imported_for_what_needs_them_only() -> None:
     code = (

@@ -9,10 +9,10 @@ from typing import Any
 
 from guardwrap import Language
 from guardwrap.constraints.kinds.counted_items import found_items
-from guardwrap.constraints.layout.unit_features import _FEATURES as FEATURES
 from guardwrap.constraints.views import view
 from guardwrap.constraints.words import words_of
 from guardwrap.outcomes import Draw
+from guardwrap.rules.order import _FEATURES as FEATURES
 
 CAPITALS = [
     "Reykjavik",

@@ -1,47 +1,52 @@
 """Constraints: the rules that a text must satisfy, how they combine, and the files that hold them.
 
-Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json``, ``grammar`` and ``languages`` hold the kinds of
-constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and writes them as YAML. ``verdicts``,
-``monitors`` and ``prefix_reader`` judge a text while it grows.
+Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json`` and ``grammar`` hold the kinds of constraints
+that other folders know by name; the rest are in ``guardwrap.rules``, and imported when they are used. ``combinators``
+has ``&``, ``|`` and ``~``, and ``files`` reads and writes constraints as YAML. ``verdicts``, ``monitors`` and
+``prefix_reader`` judge a text while it grows.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
-from guardwrap.constraints.detectors.language import Language
-from guardwrap.constraints.detectors.personal_data import PersonalData
-from guardwrap.constraints.detectors.readability import Readability
-from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
+from guardwrap.constraints.files.kind_registry import RULES as _RULES
+from guardwrap.constraints.files.kind_registry import built_in as _built_in
 from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.judges.entails import Entails
-from guardwrap.constraints.judges.judge import Judge
-from guardwrap.constraints.judges.similar import Similar
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
-from guardwrap.constraints.languages.code_rules import Code
-from guardwrap.constraints.languages.parses import Parses
-from guardwrap.constraints.layout.copies import Copy
-from guardwrap.constraints.layout.depth import Depth
-from guardwrap.constraints.layout.edges import Edges
-from guardwrap.constraints.layout.order import Order
-from guardwrap.constraints.layout.split import Split
-from guardwrap.constraints.quantities.arithmetic import Arithmetic
-from guardwrap.constraints.quantities.source_numbers import NumbersFrom
-from guardwrap.constraints.quantities.value_ranges import Values
-from guardwrap.constraints.sources.no_copy import NoCopy
-from guardwrap.constraints.sources.only_from import OnlyFrom
-from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
+
+if TYPE_CHECKING:
+    from guardwrap.rules.arithmetic import Arithmetic
+    from guardwrap.rules.code import Code
+    from guardwrap.rules.copies import Copy, NoCopy
+    from guardwrap.rules.judge import Judge
+    from guardwrap.rules.language import Language
+    from guardwrap.rules.layout import Depth, Edges, Split
+    from guardwrap.rules.meaning import Entails, Similar
+    from guardwrap.rules.numbers import NumbersFrom
+    from guardwrap.rules.only_from import OnlyFrom
+    from guardwrap.rules.order import Order
+    from guardwrap.rules.parses import Parses
+    from guardwrap.rules.personal_data import PersonalData
+    from guardwrap.rules.quotes import Quotes
+    from guardwrap.rules.readability import Readability
+    from guardwrap.rules.secrets import Secrets
+    from guardwrap.rules.values import Values
 
 __all__ = [
     "All",
@@ -93,3 +98,13 @@ __all__ = [
     "load",
     "parse",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RULES:
+        return _built_in(_RULES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_RULES])

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import regex
 
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files.kind_registry import is_kind
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.counted_items import AFTER_ENDS, COUNTED_ENDS, item_pattern, plain_word
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.constraints.kinds.word_lists import LISTED, listed_words
 from guardwrap.constraints.kinds.wording import Case, OneOf
-from guardwrap.constraints.layout.edges import Edges
 from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
 from guardwrap.twists.pattern_progress import CountedMatch
+
+if TYPE_CHECKING:
+    from guardwrap.rules.layout import Edges
 
 _SPACE = r"[\s\x1c-\x1f]*"
 """White space as ``str.strip`` removes it."""
@@ -48,10 +51,11 @@ def patterns_of(constraint: Constraint) -> list[TextPattern]:
         return [TextPattern(constraint.pattern, constraint.engine_flags, whole, version1=False)] if known else []
     if isinstance(constraint, OneOf):
         return [TextPattern(f"{_SPACE}{_one_of(constraint.texts)}{_SPACE}", _flags(constraint.ignore_case), whole=True)]
-    if isinstance(constraint, Edges):
+    if is_kind(constraint, "edges"):
+        edges = cast("Edges", constraint)
         # The beginning and the end do not overlap, and anything may stand between them.
-        source = rf"{_SPACE}{_one_of(constraint.start)}[\s\S]*{_one_of(constraint.end)}{_SPACE}"
-        return [TextPattern(source, _flags(constraint.ignore_case), whole=True)]
+        source = rf"{_SPACE}{_one_of(edges.start)}[\s\S]*{_one_of(edges.end)}{_SPACE}"
+        return [TextPattern(source, _flags(edges.ignore_case), whole=True)]
     if isinstance(constraint, Case):
         return [_CASED, TextPattern(_WRONG[constraint.letters], absent=True)]
     return []

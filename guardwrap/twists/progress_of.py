@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.files.kind_registry import is_kind
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.count_limits import is_between
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length, Regex
+from guardwrap.constraints.kinds.text import Finished, Length, TextConstraint
 from guardwrap.constraints.kinds.word_patterns import has_spellings, is_spaced
-from guardwrap.constraints.kinds.wording import Case, OneOf
-from guardwrap.constraints.languages.parses import Parses
-from guardwrap.constraints.layout.edges import Edges
-from guardwrap.constraints.layout.split import Split
 from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
 from guardwrap.twists.json_progress import json_progress
@@ -27,6 +24,10 @@ from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
 from guardwrap.twists.pattern_progress import CountedMatch, count_progress, match_progress
 from guardwrap.twists.split_progress import split_progress
 from guardwrap.twists.word_progress import word_progress
+
+if TYPE_CHECKING:
+    from guardwrap.rules.layout import Split
+    from guardwrap.rules.parses import Parses
 
 BUILD_SECONDS = 2.0
 """The most CPU seconds for an automaton. Constraints may come from anyone."""
@@ -138,13 +139,18 @@ def _counting(program: Program, item: CountedMatch, limits: Count | Length) -> A
     return minimized(build(count_progress(program, least if most is None else most + 1, within, item)))
 
 
-@_automaton.register(Regex)
-@_automaton.register(OneOf)
-@_automaton.register(Edges)
-@_automaton.register(Case)
-def _(constraint: Regex | OneOf | Edges | Case) -> Automaton | None:
-    parts = [_matching(pattern) for pattern in patterns_of(constraint)] if constraint.on == "completion" else []
-    return minimized(product(parts, np.logical_and)) if parts else None
+@_automaton.register
+def _(constraint: TextConstraint) -> Automaton | None:
+    # Rules are plugged in, and not imported here.
+    if is_kind(constraint, "split"):
+        return _split(cast("Split", constraint))
+    if is_kind(constraint, "parses"):
+        json = cast("Parses", constraint).language == "json"
+        return _automaton(JSONSchema(True, on=constraint.on)) if json else None
+    patterns = patterns_of(constraint)
+    if not patterns or constraint.on != "completion":
+        return None
+    return minimized(product([_matching(pattern) for pattern in patterns], np.logical_and))
 
 
 def _matching(pattern: TextPattern) -> Automaton:
@@ -157,8 +163,7 @@ def _negated(automaton: Automaton) -> Automaton:
     return Automaton(automaton.table, automaton.kind_of, ~automaton.ended, ~automaton.cut)
 
 
-@_automaton.register
-def _(constraint: Split) -> Automaton | None:
+def _split(constraint: Split) -> Automaton | None:
     whole = constraint.on == "completion" and constraint.each is None and not constraint.different
     return minimized(build(split_progress(constraint))) if whole else None
 
@@ -167,8 +172,3 @@ def _(constraint: Split) -> Automaton | None:
 def _(constraint: JSONSchema) -> Automaton | None:
     whole = constraint.on == "completion" and constraint.where == "text"
     return minimized(build(json_progress(constraint))) if whole else None
-
-
-@_automaton.register
-def _(constraint: Parses) -> Automaton | None:
-    return _automaton(JSONSchema(True, on=constraint.on)) if constraint.language == "json" else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from guardwrap.constraints.kinds.count_limits import is_between
-from guardwrap.constraints.layout.split import Split
 from guardwrap.twists.automata import Progress
+
+if TYPE_CHECKING:
+    from guardwrap.rules.layout import Split
 
 
 class _State(NamedTuple):

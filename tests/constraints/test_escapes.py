@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from guardwrap import GuardedGenerator, JSONSchema, Keyword, PersonalData, Regex, Secrets, Verdict
 from guardwrap.constraints import escapes
-from guardwrap.constraints.detectors import hits
 from guardwrap.constraints.escapes import decodings, json_strings
 from guardwrap.constraints.json.schema_notes import bans_as_written
+from guardwrap.rules import hits
 from guardwrap.testing import check_constraint, table_world
 from tests.constraints.fixtures_strategies import profile
 

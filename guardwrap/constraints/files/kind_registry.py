@@ -1,80 +1,67 @@
-"""The registry of constraint kinds: the built-in ones and those of plug-ins."""
+"""The registry of constraint kinds: the built-in ones, which are imported when they are used, and those of plug-ins."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All, AnyOf, Not
-from guardwrap.constraints.detectors.language import Language
-from guardwrap.constraints.detectors.personal_data import PersonalData
-from guardwrap.constraints.detectors.readability import Readability
-from guardwrap.constraints.detectors.secrets import Secrets
-from guardwrap.constraints.grammar.grammar import Grammar
-from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.judges.entails import Entails
-from guardwrap.constraints.judges.judge import Judge
-from guardwrap.constraints.judges.similar import Similar
-from guardwrap.constraints.kinds.classifier import Classifier
-from guardwrap.constraints.kinds.count import Count
-from guardwrap.constraints.kinds.function import Python
-from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length, Regex
-from guardwrap.constraints.kinds.wording import Case, OneOf
-from guardwrap.constraints.languages.code_rules import Code
-from guardwrap.constraints.languages.parses import Parses
-from guardwrap.constraints.layout.copies import Copy
-from guardwrap.constraints.layout.depth import Depth
-from guardwrap.constraints.layout.edges import Edges
-from guardwrap.constraints.layout.order import Order
-from guardwrap.constraints.layout.split import Split
-from guardwrap.constraints.quantities.arithmetic import Arithmetic
-from guardwrap.constraints.quantities.source_numbers import NumbersFrom
-from guardwrap.constraints.quantities.value_ranges import Values
-from guardwrap.constraints.sources.no_copy import NoCopy
-from guardwrap.constraints.sources.only_from import OnlyFrom
-from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.errors import ConstraintError
 
-_OURS: dict[str, type[Constraint]] = {
-    "all": All,
-    "any": AnyOf,
-    "arithmetic": Arithmetic,
-    "case": Case,
-    "classifier": Classifier,
-    "code": Code,
-    "copy": Copy,
-    "count": Count,
-    "depth": Depth,
-    "edges": Edges,
-    "entails": Entails,
-    "finished": Finished,
-    "grammar": Grammar,
-    "json_schema": JSONSchema,
-    "judge": Judge,
-    "keyword": Keyword,
-    "language": Language,
-    "length": Length,
-    "no_copy": NoCopy,
-    "not": Not,
-    "numbers_from": NumbersFrom,
-    "one_of": OneOf,
-    "only_from": OnlyFrom,
-    "order": Order,
-    "parses": Parses,
-    "personal_data": PersonalData,
-    "python": Python,
-    "quotes": Quotes,
-    "readability": Readability,
-    "regex": Regex,
-    "secrets": Secrets,
-    "similar": Similar,
-    "split": Split,
-    "tool_calls": ToolCalls,
-    "values": Values,
+_OURS = {
+    "all": "constraints.combinators.All",
+    "any": "constraints.combinators.AnyOf",
+    "arithmetic": "rules.arithmetic.Arithmetic",
+    "case": "constraints.kinds.wording.Case",
+    "classifier": "constraints.kinds.classifier.Classifier",
+    "code": "rules.code.Code",
+    "copy": "rules.copies.Copy",
+    "count": "constraints.kinds.count.Count",
+    "depth": "rules.layout.Depth",
+    "edges": "rules.layout.Edges",
+    "entails": "rules.meaning.Entails",
+    "finished": "constraints.kinds.text.Finished",
+    "grammar": "constraints.grammar.grammar.Grammar",
+    "json_schema": "constraints.json.json_schema.JSONSchema",
+    "judge": "rules.judge.Judge",
+    "keyword": "constraints.kinds.keyword.Keyword",
+    "language": "rules.language.Language",
+    "length": "constraints.kinds.text.Length",
+    "no_copy": "rules.copies.NoCopy",
+    "not": "constraints.combinators.Not",
+    "numbers_from": "rules.numbers.NumbersFrom",
+    "one_of": "constraints.kinds.wording.OneOf",
+    "only_from": "rules.only_from.OnlyFrom",
+    "order": "rules.order.Order",
+    "parses": "rules.parses.Parses",
+    "personal_data": "rules.personal_data.PersonalData",
+    "python": "constraints.kinds.function.Python",
+    "quotes": "rules.quotes.Quotes",
+    "readability": "rules.readability.Readability",
+    "regex": "constraints.kinds.text.Regex",
+    "secrets": "rules.secrets.Secrets",
+    "similar": "rules.meaning.Similar",
+    "split": "rules.layout.Split",
+    "tool_calls": "constraints.json.tool_calls.ToolCalls",
+    "values": "rules.values.Values",
 }
+"""The class of each kind. Nothing else in guardwrap names a class of ``guardwrap.rules``."""
+
+RULES = {path.rpartition(".")[2]: kind for kind, path in _OURS.items() if path.startswith("rules.")}
+"""The kinds in ``guardwrap.rules``, by the names of their classes."""
+
+
+def built_in(kind: str) -> type[Constraint]:
+    """Import the class of a built-in kind."""
+    module, _, name = _OURS[kind].rpartition(".")
+    built: type[Constraint] = getattr(import_module(f"guardwrap.{module}"), name)
+    return built
+
+
+def is_kind(constraint: Constraint, kind: str) -> bool:
+    """Whether a constraint is of a built-in kind, which is imported only if the constraint says that it is."""
+    return getattr(constraint, "kind", None) == kind and isinstance(constraint, built_in(kind))
 
 
 @cache
@@ -85,7 +72,7 @@ def kinds() -> dict[str, type[Constraint]]:
     value is a frozen dataclass that derives from ``Constraint`` and has a field ``kind`` of type ``Literal["<name>"]``.
     A field of type ``Constraint`` accepts a constraint of any kind.
     """
-    classes = dict(_OURS)
+    classes = {name: built_in(name) for name in _OURS}
     for entry in entry_points(group="guardwrap.constraints"):
         if entry.name in classes:
             raise ConstraintError(f"plug-in {entry.value!r} uses the name of another constraint kind, {entry.name!r}")

@@ -1,1 +1,0 @@
-"""Constraints that ask a language model about a text."""

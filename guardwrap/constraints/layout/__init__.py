@@ -1,1 +1,0 @@
-"""Constraints on how a text is built: its edges, its parts, their order, copies of other texts, how deep it nests."""

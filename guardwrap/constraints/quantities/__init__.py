@@ -1,1 +1,0 @@
-"""Constraints on the numbers, amounts and dates in a text, and on arithmetic. Begin with ``numerals``."""

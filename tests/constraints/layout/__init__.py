@@ -1,1 +1,0 @@
-"""Tests of constraints on how a text is built."""
