@@ -23,12 +23,9 @@ from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers.protocol import Attempt
 from guardwrap.scheduling.backend import TokenTwist
 from guardwrap.twists.progress_of import automaton_of
-from guardwrap.twists.recited import Recited
-from guardwrap.twists.state_values import SoftCounts, Values, log_values
-from guardwrap.twists.tilt import StepRecords, TiltData
-from guardwrap.twists.token_embeddings import TokenEmbeddings
-from guardwrap.twists.token_states import TokenStates
-from guardwrap.twists.twist import LEAST_SHARE, Defaults, Twist, defaults_for
+from guardwrap.twists.state_values import SoftCounts, TokenStates, Values, log_values
+from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings
+from guardwrap.twists.twist import LEAST_SHARE, Defaults, Recited, Twist, defaults_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:

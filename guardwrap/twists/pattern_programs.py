@@ -1,19 +1,71 @@
-"""Regular expressions as programs whose steps read one character each (Pike's virtual machine; Thompson 1968)."""
+"""Regular expressions as programs whose steps read one character each (Pike's virtual machine; Thompson 1968).
+
+Their automata say whether an expression matches, and how often something occurs.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from re import _constants as op  # type: ignore[attr-defined, unused-ignore]  # as in regex_analysis
 from typing import Any, NamedTuple
 
+import numpy as np
 import regex
 
 from guardwrap.constraints.regex_analysis import parse_pattern, set_source
 from guardwrap.documents.time_limits import check_deadline
-from guardwrap.twists.automata import TooManyStates
-from guardwrap.twists.character_classes import CharacterClasses, Kind
+from guardwrap.twists.automata import Progress, TooManyStates
+
+Kind = tuple[bool, ...]
+"""Whether a character belongs to each class."""
+
+
+@cache
+def _characters() -> str:
+    """Return those that kinds are looked for in. The kinds of those beyond them, rare Han characters, occur in them."""
+    return "".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000)
+
+
+@dataclass(frozen=True)
+class CharacterClasses:
+    """Classes of characters, and the kinds that they divide characters into."""
+
+    sources: Sequence[tuple[str, int]]  # an expression of one character, and its flags, for each class
+
+    @cached_property
+    def kinds(self) -> dict[Kind, str]:
+        """The kinds, each with its first character."""
+        characters = _characters()
+        codes = np.zeros(len(characters), dtype=np.int64)
+        for number, (source, flags) in enumerate(self.sources):
+            check_deadline()
+            runs = regex.compile(f"(?:{source})+", flags, cache_pattern=False)
+            codes *= 2
+            for run in runs.finditer(characters):
+                codes[run.start() : run.end()] += 1
+            if number % 40 == 39:  # before they exceed 64 bits; kinds are a few hundred at most
+                codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        firsts = [characters[place] for place in np.unique(codes, return_index=True)[1].tolist()]
+        return {self._kind(char): char for char in firsts}
+
+    def kind_of(self, char: str) -> Kind:
+        """Return the kind of a character; that of an unassigned one if it has a kind of its own."""
+        kind = self._kind(char)
+        return kind if kind in self.kinds else self._kind("\u0378")
+
+    def _kind(self, char: str) -> Kind:
+        return tuple(each.match(char) is not None for each in self._compiled)
+
+    @cached_property
+    def _compiled(self) -> list[Any]:
+        return [regex.compile(source, flags, cache_pattern=False) for source, flags in self.sources]
+
+
+# ------------------------------------------------------------------------------------------------------------- programs
+
 
 MOST_STEPS, MOST_CLASSES = 5_000, 200
 """The most steps of a program, after repeats are expanded, and the most classes of characters."""
@@ -279,3 +331,105 @@ class _Writer(NamedTuple):
         if self.named and code is op.LITERAL and argument in self.named:
             return self.named[argument], bits
         return str(set_source(code, argument)), bits & ~regex.VERSION1
+
+
+# ------------------------------------------------------------------------------------------------- automata of programs
+
+
+_KEPT = 1000
+"""How many results are remembered: those of the few kinds of neighbors that one state has."""
+
+
+def match_progress(program: Program, *, whole: bool) -> Progress:
+    """Return the automaton of texts in which an expression matches; ``whole``: it must match the whole text.
+
+    A state is the set of steps that the program's threads have reached (Thompson 1968), and what assertions have to
+    know of the last character. It is True once there is a match that nothing undoes.
+    """
+    classes, start = program.classes(), Thread(program.start)
+    line_break = classes.kind_of("\n")
+
+    @lru_cache(_KEPT)
+    def reached(state: Any, behind: Kind | None, breaks: bool) -> list[Thread]:
+        threads, before = state
+        begun = threads if whole else threads | {start}  # a match may begin anywhere
+        return [*program.reached(begun, before, behind, breaks=breaks)]
+
+    def step(state: Any, kind: Kind) -> Any:
+        if state is True:
+            return True
+        after = set()
+        for thread in reached(state, program.around(kind), kind == line_break):
+            read = program.steps[thread.step]
+            if isinstance(read, Consume) and read.char_class is not None and kind[read.char_class]:
+                after.add(thread._replace(step=read.after))
+            elif isinstance(read, Match) and not whole:
+                if not thread.last:
+                    return True
+                after.add(thread)  # it counts if the text ends after this line break
+        return frozenset(after), None if whole and not after else program.around(kind)
+
+    def satisfied(state: Any, ended: bool) -> bool:
+        if state is True:
+            return True
+        return any(isinstance(program.steps[thread.step], Match) for thread in reached(state, None, False))
+
+    return Progress((frozenset({start}), None), tuple(classes.kinds), classes.kind_of, step, satisfied)
+
+
+class CountedMatch(NamedTuple):
+    """What is known of an occurrence from its characters, if not every match counts."""
+
+    begun: Any = None  # what is known before its first character
+    # returns what is known after another character, one of its kind
+    read: Callable[[Any, str], Any] = lambda item, char: item
+    counts: Callable[[Any], bool] = lambda item: True  # whether an occurrence counts
+
+
+def count_progress(program: Program, enough: int, within: Callable[[int], bool], item: CountedMatch) -> Progress:
+    """Return the automaton that counts the matches of an expression that do not overlap, as ``finditer`` yields them.
+
+    A state has the program's threads in the order in which backtracking would try them, each with its count (Pike's
+    virtual machine). The first one that can end says how many matches there are.
+    """
+    classes = program.classes()
+    examples = classes.kinds
+    line_break = classes.kind_of("\n")
+
+    def matched(thread: Thread) -> Thread:
+        count = min(enough, thread.matches + item.counts(thread.item))
+        return thread._replace(matches=count, item=item.begun)
+
+    @lru_cache(_KEPT)
+    def reached(state: Any, behind: Kind | None, breaks: bool) -> list[Thread]:
+        threads, before = state
+        return [*program.reached(threads, before, behind, breaks=breaks, matched=matched)]
+
+    def step(state: Any, kind: Kind) -> Any:
+        if state is True:
+            return True
+        after: dict[tuple[int, bool], Thread] = {}
+        around = program.around(kind)
+        for thread in reached(state, around, kind == line_break):
+            read = program.steps[thread.step]
+            if not isinstance(read, Consume):
+                continue
+            if read.char_class is None:
+                onward = thread._replace(step=read.after)
+            elif kind[read.char_class]:
+                onward = thread._replace(step=read.after, item=item.read(thread.item, examples[kind]))
+            else:
+                continue
+            after.setdefault(onward[:2], onward)
+        if all(thread.matches == enough for thread in after.values()):
+            return True
+        return tuple(after.values()), around
+
+    def satisfied(state: Any, ended: bool) -> bool:
+        if state is True:
+            return within(enough)
+        threads = reached(state, None, False)
+        return within(next(thread.matches for thread in threads if isinstance(program.steps[thread.step], End)))
+
+    start = ((Thread(program.start, item=item.begun),), None)
+    return Progress(start, tuple(examples), classes.kind_of, step, satisfied)

@@ -6,7 +6,8 @@ another. That works for transitions that no attempt has made.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, diags_array, vstack
 
+from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.twists.automata import Automaton
 
 HOPE = 0.5
@@ -49,16 +51,10 @@ class SoftCounts:
     onward: dict[int, Any] = field(default_factory=dict)
 
     def note(self, state: int, after: npt.NDArray[np.int32], shares: Values, ends: float) -> None:
-        """Add the distribution of one next token.
+        """Add the distribution of one next token in a state.
 
-        Parameters
-        ----------
-        state
-            The state before it.
-        after, shares
-            The state after each token, and the token's probability, 0 if it ends the text; ``[tokens]`` each.
-        ends
-            The probability that the text ends.
+        ``after`` and ``shares`` are the state after each token, and its probability, 0 if it ends the text; ``ends`` is
+        the probability that the text ends.
         """
         if state in self.full:
             return
@@ -97,3 +93,57 @@ def log_values(automaton: Automaton, counts: SoftCounts, tokens: int) -> Values:
         row[visited] = trust * (ends + onward @ values[left - 1]) + (1 - trust) * row[visited]
         values[left] = np.where(live & ~safe, np.clip(row, _LEAST, 1.0), unknown)
     return np.log(values)
+
+
+_KEPT = 8_000_000
+"""The most successors that are kept, 32 MB: those of 160 states with a vocabulary of 50 000 tokens."""
+
+States = npt.NDArray[np.int32]
+Column = tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]
+"""The tokens that have a character at one place, and its kinds."""
+
+
+class TokenStates:
+    """The state after each next token."""
+
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
+        self.automaton = automaton
+        self._vocabulary = vocabulary
+        kinds: dict[str, int] = {}
+        self._codes = tuple(self._encoded(begins, kinds) for begins in (False, True))
+        self._after: OrderedDict[tuple[int, bool], States] = OrderedDict()
+
+    def after(self, state: int, *, begins: bool) -> States:
+        """Return the state after each token, ``[vocabulary]``; ``begins``: whether no text has been written yet."""
+        key = state, begins
+        if key not in self._after:
+            states = np.full(self._vocabulary.size, state, dtype=np.int32)
+            for tokens, kinds in self._codes[begins]:
+                states[tokens] = self.automaton.table[states[tokens], kinds]
+            self._after[key] = states
+            if len(self._after) * self._vocabulary.size > _KEPT and len(self._after) > 1:
+                self._after.popitem(last=False)
+        self._after.move_to_end(key)
+        return self._after[key]
+
+    def read(self, token_ids: Sequence[int]) -> tuple[int, bool]:
+        """Return the state after some tokens, and whether they have written no text."""
+        state, begins = 0, True
+        for token in token_ids:
+            if token < self._vocabulary.size:
+                state = int(self.after(state, begins=begins)[token])
+                begins = begins and not self._vocabulary.shows(token)
+        return state, begins
+
+    def _encoded(self, begins: bool, kinds: dict[str, int]) -> list[Column]:
+        """Return the kinds of the tokens' characters, place by place."""
+        places: list[tuple[list[int], list[int]]] = []
+        for token, raw in enumerate(self._vocabulary.pieces(begins=begins)):
+            for place, char in enumerate(raw.decode("utf-8", "replace")):
+                if char not in kinds:
+                    kinds[char] = self.automaton.kind_of(char)
+                if place == len(places):
+                    places.append(([], []))
+                places[place][0].append(token)
+                places[place][1].append(kinds[char])
+        return [(np.array(tokens), np.array(codes, dtype=np.int16)) for tokens, codes in places]

@@ -12,14 +12,14 @@ probability under a that its next token makes success likely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.optimize import minimize
-
-from guardwrap.twists.token_embeddings import TokenEmbeddings, Vector
 
 LIKELY = 0.1
 """The value of a state from which success is likely: tokens are tilted in states with less."""
@@ -88,27 +88,12 @@ def step_of(
     log_weight: Callable[[int], float],
     always: Collection[int] = (),
 ) -> Step:
-    """Return what is kept of a step.
+    """Return what is kept of a step: ``kept`` of the most likely tokens, as many of the others, and ``always``.
 
-    The most likely tokens are kept, and of the others those at equal steps of their cumulative sum. (Not random ones:
-    what is learned depends on attempts alone.)
-
-    Parameters
-    ----------
-    kept
-        How many of the most likely tokens to keep, and of the others.
-    tokens
-        The token of each column, ``[columns]``; None if column i is token i.
-    log_shares
-        log a φ of each column in nats, up to a constant, ``[columns]``; -inf for tokens that cannot be drawn.
-    log_tilts
-        e_x · v of each column with the present v, ``[columns]``: tokens are chosen by their shares under it.
-    worths
-        a(x) ψ(state after x) where success is likely from there, and 0 elsewhere, ``[columns]``.
-    log_weight
-        Returns log a(x)/a'(x) in nats of a next token x.
-    always
-        Tokens to keep in any case.
+    The others are those at equal steps of their cumulative sum. (Not random ones: what is learned depends on attempts
+    alone.) Column i is the token ``tokens[i]``, or i. Of each column, ``log_shares`` has log a φ in nats up to a
+    constant, -inf if it cannot be drawn; ``log_tilts`` e_x · v with the present v, under which tokens are chosen; and
+    ``worths`` a(x) ψ(state after x) where success is likely from there, and 0 elsewhere.
     """
     columns = np.flatnonzero(log_shares > -np.inf)
     logs, tilts = log_shares[columns], log_tilts[columns]
@@ -280,19 +265,9 @@ class _Likelihood:
 
 
 def capped_shares(weights: Vector) -> Vector:
-    """Return shares of draws in proportion to their weights, but none above one over the root of their number.
+    """Return shares of draws in proportion to their positive weights, but none above one over the root of their number.
 
     One draw of huge weight would otherwise decide alone (truncated importance weights: Ionides 2008).
-
-    Parameters
-    ----------
-    weights
-        Positive weights, ``[draws]``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shares with sum 1, ``[draws]``.
     """
     low, high = float(weights.min()), float(weights.max())
     for _ in range(60):
@@ -304,3 +279,56 @@ def capped_shares(weights: Vector) -> Vector:
     capped = np.minimum(weights, high)
     shares: Vector = capped / capped.sum()
     return shares
+
+
+_ROWS = 16_384
+"""The tokens of one product. Weights in half precision are converted piece by piece."""
+
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEmbeddings:
+    """A vector of each token, with mean 0 and a mean square length of 1 over the vocabulary."""
+
+    weight: torch.Tensor  # the model's output embeddings, ``[tokens, dimensions]``. They are not copied.
+    mean: Vector  # the mean vector, ``[dimensions]``, and what to divide by after it is subtracted
+    scale: float
+
+    @classmethod
+    def of(cls, model: Any) -> TokenEmbeddings | None:
+        """Return the embeddings of a model; None if it has none in memory, or in a quantized form only."""
+        weight = getattr(model.get_output_embeddings(), "weight", None)
+        if weight is None or weight.ndim != 2 or not weight.is_floating_point() or weight.is_meta:
+            return None
+        weight = weight.detach()
+        mean = _total(rows.sum(0) for _, rows in _pieces(weight)) / len(weight)
+        squares = float(_total(rows.square().sum() for _, rows in _pieces(weight))) / len(weight)
+        variance = squares - float(mean @ mean)
+        return cls(weight, mean, float(np.sqrt(variance))) if variance > 0 else None
+
+    @property
+    def dimensions(self) -> int:
+        """The length of a vector."""
+        return len(self.mean)
+
+    def products(self, direction: Vector) -> Vector:
+        """Return the product of each token's vector with another one: ``[dimensions]`` to ``[tokens]``."""
+        other = torch.from_numpy(direction).to(self.weight.device, torch.float32)
+        products = [(rows @ other).cpu().numpy() for _, rows in _pieces(self.weight)]
+        return (np.concatenate(products).astype(np.float64) - self.mean @ direction) / self.scale
+
+    def sums(self, shares: Vector) -> Vector:
+        """Return the sum of the tokens' vectors times their shares: ``[tokens]`` to ``[dimensions]``."""
+        every = torch.from_numpy(shares).to(self.weight.device, torch.float32)
+        sums = _total(every[start : start + len(rows)] @ rows for start, rows in _pieces(self.weight))
+        return np.asarray((sums - self.mean * shares.sum()) / self.scale)
+
+
+def _pieces(weight: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for start in range(0, len(weight), _ROWS):
+        yield start, weight[start : start + _ROWS].float()
+
+
+def _total(parts: Iterable[torch.Tensor]) -> Vector:
+    return np.sum([part.cpu().numpy().astype(np.float64) for part in parts], axis=0)  # type: ignore[no-any-return]

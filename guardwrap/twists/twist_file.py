@@ -109,28 +109,9 @@ def write_twist(path: Path, header: TwistHeader, counts: SoftCounts, tilt: Value
 
 
 def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts, Values | None]:
-    """Read a file for an automaton.
+    """Return what a file is for, and the soft counts of an automaton with so many states, and the tilt or None.
 
-    Errors name the file without its folder, as clients of a server may see them.
-
-    Parameters
-    ----------
-    path
-        The file.
-    states
-        The number of the automaton's states.
-
-    Returns
-    -------
-    TwistHeader
-        What it is for. The caller compares that.
-    SoftCounts, numpy.ndarray or None
-        What was learned: the soft counts, and the tilt of each token in nats, ``[tokens]``; None for no tilt.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be read, is no file of a twist, or has counts of states that the automaton lacks.
+    The caller compares what it is for. Errors name the file without its folder, as clients of a server may see them.
     """
     if what := irregular(path):
         raise UsageError(f"cannot read the twist {path.name!r}: it is {what}; give a file that save_twist() wrote")

@@ -226,9 +226,7 @@ def test_the_names_of_version_0_1_stay():
 
 
 def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
-    shown = [
-        line.strip() for line in (inspect.getdoc(evaluate) or "").splitlines() if re.match(r" {4}\w+: ", line)
-    ]
+    shown = [line.strip() for line in (inspect.getdoc(evaluate) or "").splitlines() if re.match(r" {4}\w+: ", line)]
     assert len(shown) == 5
     path = tmp_path / "evaluation.yaml"
     path.write_text("\n".join(shown))

@@ -1,7 +1,4 @@
-"""Automata of JSON say of whole texts what their schemas say.
-
-Covers ``twists/json_nodes.py``.
-"""
+"""Automata of JSON say of whole texts what their schemas say."""
 
 import json
 import random

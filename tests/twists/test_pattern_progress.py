@@ -1,7 +1,6 @@
 """Automata of expressions, and of what is counted, say of whole texts what their constraints say.
 
-Covers ``twists/pattern_programs.py``, ``twists/character_classes.py``, ``twists/kind_patterns.py`` and
-``twists/split_progress.py``.
+Covers ``twists/pattern_programs.py`` and ``twists/progress_of.py``.
 """
 
 import random
@@ -17,7 +16,7 @@ from guardwrap import Case, Constraint, Count, Edges, Finished, Length, OneOf, R
 from guardwrap.constraints.kinds.counted_items import Item
 from guardwrap.outcomes import Draw
 from guardwrap.twists.automata import Automaton, minimized
-from guardwrap.twists.character_classes import CharacterClasses
+from guardwrap.twists.pattern_programs import CharacterClasses
 from guardwrap.twists.progress_of import automaton_of
 
 PIECES = (

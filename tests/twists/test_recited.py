@@ -9,9 +9,8 @@ from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Twisted, qrs
 from guardwrap.errors import UsageError
 from guardwrap.session import twisting
 from guardwrap.testing import goodness_of_fit, llama_world
-from guardwrap.twists.recited import Recited
-from guardwrap.twists.tilt import TiltData
-from guardwrap.twists.token_embeddings import TokenEmbeddings
+from guardwrap.twists.tilt import TiltData, TokenEmbeddings
+from guardwrap.twists.twist import Recited
 
 RULE = Keyword("ab", whole_words=False)
 

@@ -1,7 +1,4 @@
-"""Tilts: what is kept of a step, the weights of texts that have not succeeded, and the direction that is fitted.
-
-Covers ``twists/token_embeddings.py`` too.
-"""
+"""Tilts: what is kept of a step, the weights of texts that have not succeeded, and the direction that is fitted."""
 
 import numpy as np
 import pytest
@@ -12,10 +9,8 @@ from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.testing import llama_world, table_world
 from guardwrap.twists import tilt, twist
 from guardwrap.twists.progress_of import automaton_of
-from guardwrap.twists.state_values import SoftCounts, log_values
-from guardwrap.twists.tilt import StepRecords, TiltData, capped_shares, step_of
-from guardwrap.twists.token_embeddings import TokenEmbeddings
-from guardwrap.twists.token_states import TokenStates
+from guardwrap.twists.state_values import SoftCounts, TokenStates, log_values
+from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, capped_shares, step_of
 from guardwrap.twists.twist import Twist
 
 TOKENS, DIMENSIONS = 60, 4
@@ -35,7 +30,7 @@ def embeddings_of(dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_embeddings_are_centered_and_scaled(dtype, monkeypatch):
-    monkeypatch.setattr("guardwrap.twists.token_embeddings._ROWS", 7)  # in several pieces
+    monkeypatch.setattr("guardwrap.twists.tilt._ROWS", 7)  # in several pieces
     embeddings = embeddings_of(dtype)
     vectors = torch.from_numpy(VECTORS).to(dtype).double().numpy()
     vectors -= vectors.mean(0)

@@ -1,6 +1,6 @@
 """Twisted proposals: their distribution, their weights, and the samplers on top, for values that are arbitrary.
 
-Covers ``session/twisting.py`` and ``twists/token_states.py`` too.
+Covers ``session/twisting.py`` and ``twists/state_values.py`` too.
 """
 
 import dataclasses
@@ -39,10 +39,8 @@ from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from guardwrap.twists import twist
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.progress_of import automaton_of
-from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, Values, log_values
-from guardwrap.twists.tilt import LIKELY, TiltData
-from guardwrap.twists.token_embeddings import TokenEmbeddings
-from guardwrap.twists.token_states import TokenStates
+from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, TokenStates, Values, log_values
+from guardwrap.twists.tilt import LIKELY, TiltData, TokenEmbeddings
 from guardwrap.twists.twist import defaults_for
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 

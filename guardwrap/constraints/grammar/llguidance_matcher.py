@@ -13,7 +13,6 @@ from functools import cache
 import regex
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from guardwrap.constraints.grammar.terminal_patterns import Literal, not_alone, require_unlike, rewritten
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 
@@ -22,7 +21,7 @@ from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 MAX_CHARACTERS = 20_000
 MAX_NESTED = 600  # definitions and brackets; each may take 3.2 kB of stack, and a stack overflow kills the process
 MAX_REPEATS = 600  # repetitions; time and memory are quadratic in them: 10 000 in a row take 0.8 s and 400 MB
-MAX_LAZY = 60  # questions about terminals, which take milliseconds each
+MAX_DEPTH = 100  # open brackets of a regular expression
 _FUEL = 200_000  # the lexer's limit, in the library's own unit
 
 # The time limit is checked after this many bytes. One byte takes 2 µs, and up to 0.1 s with a hostile grammar.
@@ -216,33 +215,31 @@ def _ignored(grammar: str) -> list[str]:
 
 def _with_first_ends(grammar: str) -> tuple[str, list[str]]:
     """Return the grammar with names for expressions with lazy quantifiers, and the terminals of these names."""
-    prefix, bare, is_empty = _fresh("LAZY", grammar), _blanked(grammar), _Emptiness()
+    prefix, bare = _fresh("LAZY", grammar), _blanked(grammar)
     bodies, terms, lazy, edits = _bodies(bare), dict[str, str](), set[str](), list[tuple[int, int, str]]()
 
-    def line(place: int) -> str:
-        return f"line {grammar.count(chr(10), 0, place) + 1}: "
+    def at(place: int, error: object) -> ConstraintError:
+        return ConstraintError(f"line {grammar.count(chr(10), 0, place) + 1}: {error}")
 
     for name, start, end in bodies:
         literals = list(_QUOTED.finditer(grammar, start, end))
         for match in literals:
-            if match["pattern"] is None:
-                continue
             try:
-                term = rewritten(Literal(match["pattern"], match["flags"]), is_empty)
-                if term is not None and not _is_rule(name):
-                    lazy.add(name)
-                    if bare[start:end].replace('"', "").split() != ["|"] * (len(literals) - 1):
-                        raise not_alone()
-                    require_unlike([term, *(each[0] for each in literals if each is not match)], is_empty)
+                term = None if match["pattern"] is None else first_end(match["pattern"], match["flags"])
             except ConstraintError as error:
-                raise ConstraintError(f"{line(match.start())}{error}") from None
-            if term is not None:
-                terms[f"{prefix}{len(terms)}"] = term
-                edits.append((*match.span(), f"{prefix}{len(terms) - 1}"))
+                raise at(match.start(), error) from None
+            if term is None:
+                continue
+            if not _is_rule(name):
+                lazy.add(name)
+                if len(literals) > 1 or bare[start:end].strip(' \t\n"'):
+                    raise at(match.start(), _LAZY)
+            terms[f"{prefix}{len(terms)}"] = term
+            edits.append((*match.span(), f"{prefix}{len(terms) - 1}"))
     for name, start, end in bodies:
         words = regex.findall(r"[\w-]+", bare[start:end])
         if not _is_rule(name) and lazy.intersection(words) and (len(words) > 1 or bare[start:end].strip() != words[0]):
-            raise ConstraintError(f"{line(start)}{not_alone()}")
+            raise at(start, _LAZY)
     for first, last, terminal in reversed(edits):
         grammar = grammar[:first] + terminal + grammar[last:]
     return grammar, [f"{terminal}: {term}" for terminal, term in terms.items()]
@@ -252,21 +249,72 @@ def _is_rule(name: str) -> bool:
     return name != "%ignore" and not name.lstrip("_")[:1].isupper()
 
 
-class _Emptiness:
-    """Asks the library whether terminals match no text."""
+# --------------------------------------------------------------------------------- regular expressions of terminals
+# The library ignores anchors and the ``?`` of lazy quantifiers, and knows more operators in sets than Lark.
 
-    def __init__(self) -> None:
-        self._asked = 0
+_ESCAPED = r"\\(?:[pPuxU]\{[^}]*\}|[pP]\w|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|(?s:.))"
+_SET = rf"\[\^?+(?:\](?=[^\]]*+\]))?+(?:{_ESCAPED}|[^\]\\])*+\]"
+_TIMES = r"(?:[*+?]|\{\d+(?:,\d*)?\})"
+_OPEN = r"\((?:\?(?:P?<\w+>|[a-zA-Z-]*+[:)]))?"
+_PART = regex.compile(
+    rf"(?P<escape>{_ESCAPED})|(?P<set>{_SET})|(?P<times>{_TIMES})(?P<how>[?+]?)|(?P<open>{_OPEN})|(?s:.)"
+)
+_COMMENT = regex.compile(rf"({_ESCAPED}|{_SET})|\#[^\n]*+")
+_OPERATOR = regex.compile(r"(?<!^)(?:\[|&&|~~|(?<!^\[\^?)--)")  # in a set
+_OPENINGS = {
+    "(?=": "look-around", "(?!": "look-around", "(?<=": "look-around", "(?<!": "look-around",
+    "(?>": "an atomic group", "(?(": "a condition", "(?P=": "a backreference", "(?#": "a comment",
+}  # fmt: skip
+_UNSUPPORTED = regex.compile("|".join(map(regex.escape, _OPENINGS)))
+_ANCHORS = "AZzbBGK<>"
+_LAZY = (
+    'a lazy quantifier is supported only with a single character before it and fixed text after it, as in /".*?"/, and '
+    'as a whole terminal; name the characters that may come, as in /"[^"]*"/'
+)
+_CHAR = rf"(?:{_ESCAPED}|{_SET}|[^][\\(){{}}|^$*+?])"
+_ONE = rf"(?:{_CHAR}|\((?:\?:)?{_CHAR}(?:\|{_CHAR})*\))"
+_FIXED = rf"(?:{_ONE}(?:\{{\d+\}})?)*"
+_LAZY_TERMINAL = regex.compile(rf"(?P<flags>(?:\(\?[a-zA-Z]+\))?)(?P<begin>{_FIXED}{_ONE}{_TIMES})\?(?P<end>{_FIXED})")
 
-    def __call__(self, terminal: str) -> bool:
-        self._asked += 1
-        if self._asked > MAX_LAZY:
-            raise ConstraintError("the grammar has too many lazy quantifiers; name the characters that may come")
-        source = LLMatcher.grammar_from_lark(f'start: T | "\\u0000"\nT: {terminal}')
-        limits = LLParserLimits(initial_lexer_fuel=_FUEL, verbose_errors=False)
-        matcher = LLMatcher(_bytes(), source, log_level=0, limits=limits)
-        # The null character is still possible, so the lexer is within its limit.
-        return not matcher.is_error() and [byte for byte in range(256) if matcher.validate_tokens([byte])] == [0]
+
+def first_end(pattern: str, flags: str) -> str | None:
+    """Return a terminal that ends at the first possible end of an expression; None if it has no lazy quantifier.
+
+    Of what a single lazy quantifier of one character and fixed numbers of others match, it is what no shorter match
+    begins: ``T & ~(T ANY+)``.
+    """
+    if not _has_lazy(pattern, verbose="x" in flags):
+        return None
+    match = _LAZY_TERMINAL.fullmatch(pattern)
+    if match is None or "x" in flags:
+        raise ConstraintError(_LAZY)
+    greedy = f"/{match['flags']}{match['begin']}{match['end']}/{flags}"
+    return f"({greedy}) & ~(({greedy}) /(?s:.)/+)"
+
+
+def _has_lazy(pattern: str, *, verbose: bool) -> bool:
+    """Whether an expression has a lazy quantifier. What the library would read otherwise than Lark is rejected."""
+    lazy, depth = False, 0
+    for part in _PART.finditer(_COMMENT.sub(lambda match: match[1] or "", pattern) if verbose else pattern):
+        if opening := _UNSUPPORTED.match(part.string, part.start()):
+            raise ConstraintError(
+                f"{_OPENINGS[opening[0]]} ({opening[0]}…) is not supported in a regular expression; leave it out"
+            )
+        if part[0] in ("^", "$") or (part["escape"] and part[0][1] in _ANCHORS):
+            raise ConstraintError(
+                f"the anchor {part[0]!r} is not supported in a terminal; leave it out, or use a Regex rule too"
+            )
+        if part["escape"] and part[0][1] in "123456789":
+            raise ConstraintError(f"the backreference {part[0]!r} is not supported; write its text out")
+        if part["set"] and (operator := _OPERATOR.search(regex.sub(_ESCAPED, "x", part[0]))):
+            raise ConstraintError(f"{operator[0]!r} within [] is not supported; put a backslash before it")
+        if part["how"] == "+":
+            raise ConstraintError(f"the possessive quantifier {part[0]!r} is not supported; leave out its last +")
+        lazy |= part["how"] == "?" and regex.fullmatch(r"\{\d+\}", part["times"]) is None
+        depth += 0 if part["escape"] else part[0].startswith("(") - part[0].endswith(")")  # (?i) opens nothing
+        if depth > MAX_DEPTH:
+            raise ConstraintError(f"invalid regex (groups are nested deeper than {MAX_DEPTH})")
+    return lazy
 
 
 def _complaint(error: str, grammar: str) -> str:

@@ -5,13 +5,11 @@ Covers ``constraints/grammar/llguidance_matcher.py`` too.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import pickle
 import random
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -54,9 +52,8 @@ GRAMMARS = {
     "commented": ('start: "a" // one\n  # two\n\n  | "b" # three\n%ignore /\\/\\*.*?\\*\\//s', "ab/*"),
     "lazy": ('start: S (":" S)?\nS: /".*?"/', '":a'),
     "lazy in a rule": ('start: /<(.|\\n)*?>/ "x"*', "<>x\n"),
-    "lazy with a rest": ("start: S\nS: /a+?b{2}c?/i", "abcB"),
-    "lazy at the end": ("start: S\nS: /a{1,3}?b*/", "ab"),
-    "lazy alternatives": ("start: S S?\nS: /\".*?\"|'.*?'/ | /<.+?>/", "\"'<>"),
+    "lazy with a count": ("start: S\nS: /a{1,3}?b{2}[cd]/i", "abcB"),
+    "lazy at the end": ("start: S\nS: /ab+?/", "ab"),
     "lazy and ignored": ('start: "a"\n%ignore C\nC: /[(].*?[)]/', "a()"),
     "flags": ("start: /a.(?i:b)/s /c/i", "ab\nBC"),
     "shaped": ('?start: _pair -> pair\n!_pair: "<" "a" ">" | "(" "a" ")"', "<a>()"),
@@ -303,10 +300,13 @@ def test_hostile_grammars_are_refused_or_read(grammar: str, problem: str | None)
         ("start: S\nS: T T\nT: /a.*?b/", "line 2: a lazy quantifier is supported only"),
         ("start: /(ab|a)*?b/", "line 1: a lazy quantifier is supported only"),
         ("start: /a.*?(bcd|c)/", "line 1: a lazy quantifier is supported only"),
+        ("start: /a+.*?b/", "line 1: a lazy quantifier is supported only"),
+        ("start: /a.*?b.*?c/", "line 1: a lazy quantifier is supported only"),
+        ('start: S\nS: /a.*?b/ | "b"', "line 2: a lazy quantifier is supported only"),
         ("start: /a.*?b|ab*/", "line 1: a lazy quantifier is supported only"),
         ("start: /(a.*?b)+/", "line 1: a lazy quantifier is supported only"),
-        ("start: /a .*? b/x", "line 1: a lazy quantifier is not supported with the flag x"),
-        ("start: " + " ".join(f"/{chr(97 + i % 26)}*x.*?y+{i}/" for i in range(70)), "too many lazy quantifiers"),
+        ("start: /a .*? b/x", "line 1: a lazy quantifier is supported only"),
+        ("start: /a b # ^\n $/x", r"line 1: the anchor '\$' is not supported"),
         ("start: s{A}\ns{x}: x\nA: /a/", "templates are not supported|'{' is not supported"),
         ("start: A\nA: B\nB: A", 'line 3: circular reference in token "A"'),
         ("start: A\nA.2: /a/", "line 2: priority not supported"),
@@ -344,39 +344,31 @@ def test_quotes_and_comments_hide_what_would_not_be_supported() -> None:
 PATTERNS = st.builds(
     "".join,
     st.tuples(
-        st.lists(st.sampled_from(["a", "[ab]", "a+", "(?:ab)?", "b{2}", "(a|bc)"]), max_size=2).map("".join),
+        st.lists(st.sampled_from(["a", "[ab]", "b{2}", "(?:a|c)", "a+", "(a|bc)"]), max_size=2).map("".join),
         st.sampled_from(["a", ".", "[^b]", "(a|b)", "(ab|a)"]),
         st.sampled_from(["*?", "+?", "??", "{1,2}?", "{1,}?"]),
-        st.lists(st.sampled_from(["b", "c", "[bc]", "b*", "c?", "(a|bc)", "c+", "(?:bcb|c)"]), max_size=3).map("".join),
+        st.lists(st.sampled_from(["b", "c", "[bc]", "(a|b)", "b{2}", "c?"]), max_size=3).map("".join),
     ),
 )
 
 
 @pytest.mark.slow
-@given(first=PATTERNS, other=st.sampled_from(["", "|c", "|bb*?c"]))
+@given(pattern=PATTERNS)
 @profile(300)
-def test_a_lazy_terminal_ends_where_a_match_ends_or_is_refused(first: str, other: str) -> None:
-    pattern = f"{first}{other}"
+def test_a_lazy_terminal_ends_where_a_match_ends_or_is_refused(pattern: str) -> None:
     try:
         ours = Grammar(f"start: /{pattern}/")
-    except (ConstraintError, Unsatisfiable):
+    except ConstraintError:
         return
     for text in texts("abc"):
         match = re.match(pattern, text)
         assert ours.accepts(text) is (match is not None and match.end() == len(text)), text
 
 
-def test_negative_control_a_lazy_terminal_that_is_not_asked_about_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llguidance_matcher._Emptiness, "__call__", lambda self, terminal: True)
-    ours = Grammar("start: /a.*?(bcd|c)/")
-    assert (ours.accepts("abcd"), re.match("a.*?(bcd|c)", "abcd")[0]) == (False, "abcd")  # type: ignore[index]
-
-
-def test_many_lazy_terminals_are_read_in_time() -> None:
-    start = time.process_time()
-    with contextlib.suppress(ConstraintError):
-        Grammar("start: " + " ".join(f"/{'a?' * 8}x.*?(y+|{'ab' * 50}){i}/" for i in range(20)))
-    assert time.process_time() - start < 5
+def test_negative_control_a_quantifier_that_is_not_lazy_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Grammar("start: /a.*?b/").verdict("abb") is V
+    monkeypatch.setattr(llguidance_matcher, "first_end", lambda pattern, flags: None)
+    assert Grammar("start: /a.*?b/").accepts("abb")
 
 
 @pytest.mark.parametrize("grammar", ["start: x\nx: start", 'start: start "a"'])
