@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from guardwrap.constraints.files.constraint_file import ConstraintFile
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Outcome
-    from guardwrap.session.local_session import LocalSession
 
 
 # OpenMP threads that busy-wait become ten times slower when other programs use the CPU. torch reads this on import.
@@ -100,34 +99,14 @@ def load_generator(
         from guardwrap.generator import GuardedGenerator
         from guardwrap.pipelines.loading import image_pipeline
 
-    def make() -> GuardedGenerator:
-        return GuardedGenerator(image_pipeline(model) if images else model, constraints, **options)
-
-    return _loaded(make, dtype)
-
-
-def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:
-    """Create a ``LocalSession``, for commands that draw attempts but return no texts. See ``load_generator``."""
-    with ends_at_once():
-        from guardwrap.session.base_session import SessionConfig
-        from guardwrap.session.local_session import LocalSession
-
-    return _loaded(lambda: LocalSession(model, constraints, SessionConfig(**options)), dtype)
-
-
-_Loaded = TypeVar("_Loaded", "GuardedGenerator", "LocalSession")
-
-
-def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
-    """Load a model quietly, and convert it to a data type."""
     keep_freed_memory()
     quieten_transformers()
-    loaded = make()
+    guarded = GuardedGenerator(image_pipeline(model) if images else model, constraints, **options)
     if dtype is not None:
         import torch
 
-        loaded.model.to(getattr(torch, dtype))
-    return loaded
+        guarded.model.to(getattr(torch, dtype))
+    return guarded
 
 
 def printable_text(text: str) -> str:

@@ -17,7 +17,7 @@ from guardwrap.messages.answer_message import answer_message, shown_texts
 from guardwrap.messages.parsed_message import has_template
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
-from guardwrap.session.fallback import raise_if_short
+from guardwrap.session.missing_texts import raise_if_short
 
 __all__ = [
     "TokenCounts",

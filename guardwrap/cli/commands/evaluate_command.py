@@ -13,7 +13,7 @@ import typer
 
 from guardwrap.cli.options import AllowCode, OtherModel, Out, Seed, Verbose
 from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.shared import fail, known, load_session, printable_text, progress_bar, require_folder
+from guardwrap.cli.shared import fail, known, load_generator, printable_text, progress_bar, require_folder
 from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 from guardwrap.documents.validation import read_option
 from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_evaluation_settings
@@ -83,12 +83,12 @@ def run_evaluation(
 
     def load(name: str) -> Any:
         """Load a proposal's model with the settings of the evaluated model."""
-        return load_session(name, constraint, dtype=settings.dtype).pipe
+        return load_generator(name, constraint, dtype=settings.dtype).pipeline
 
     try:
-        source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
+        source = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with terminated_in_order(), _progress(settings) as tick:
-            evaluation = run(source, settings, constraint, out, tick, load, partial(chosen_source, source))
+            evaluation = run(source, settings, constraint, out, tick, load, partial(chosen_source, source.session))
     except KeyboardInterrupt as interruption:
         word, code = exit_of(interruption)
         kept = f"attempts are in {out}, except the last ones, at most {CHUNK:,} per prompt"
