@@ -53,12 +53,11 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
     from guardwrap.pipelines.embedded_model import load_local
-    from guardwrap.planning.forecast import Forecast
+    from guardwrap.planning.estimates import Forecast
     from guardwrap.planning.plan import Plan
     from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
     from guardwrap.samplers import auto, imh, qrs
-    from guardwrap.session.fallback import Fallback
-    from guardwrap.session.repair import Repair
+    from guardwrap.session.missing_texts import Fallback, Repair
 
 __version__ = "0.2.0"
 
@@ -109,11 +108,11 @@ _WHERE = {
     "catalogue": "constraints",
     "constraint": "constraints",
     "Endpoint": "backends.endpoint.server",
-    "Fallback": "session.fallback",
-    "Repair": "session.repair",
+    "Fallback": "session.missing_texts",
+    "Repair": "session.missing_texts",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.embedded_model",
-    "Forecast": "planning.forecast",
+    "Forecast": "planning.estimates",
     "Plan": "planning.plan",
     "Adapter": "proposals",
     "Masked": "proposals",

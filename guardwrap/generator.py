@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import torch
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.explanation import Explanation
+from guardwrap.constraints.explanation import Explanation, explain_draw
 from guardwrap.environment.progress import Teller
 from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
@@ -23,19 +23,14 @@ from guardwrap.planning.choice import is_unchosen, with_choice, without_choice
 from guardwrap.planning.pilot import plan_of
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.live_text import OnPiece, passing
 from guardwrap.scheduling.rejected_attempt import OnRejected
-from guardwrap.scheduling.request import Hooks, OnOutcome, OnText
-from guardwrap.session.base_session import SessionConfig
-from guardwrap.session.delivery import Delivery
+from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, OnText
 from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.fallback import raise_if_short
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
+from guardwrap.session.missing_texts import Missing, plain_draw
 from guardwrap.session.pipeline_api import PipelineLike, streaming
-from guardwrap.session.plain_texts import explained
-from guardwrap.session.repair import Missing
 from guardwrap.session.telemetry import CallSpan, call_span
 
 if TYPE_CHECKING:
@@ -128,24 +123,23 @@ class GuardedGenerator(PipelineLike):
         allow_code: bool = False,
         deterministic: bool = False,
     ) -> None:
-        config = SessionConfig(
-            tokenizer=tokenizer,
-            sampler=sampler,
-            proposal=proposal,
-            adapter=adapter,
-            budget=budget,
-            batch_size=batch_size,
-            seed=seed,
-            allow_code=allow_code,
-            on_exhausted=on_exhausted,
-            deterministic=deterministic,
-        )
+        options = {
+            "tokenizer": tokenizer,
+            "sampler": sampler,
+            "proposal": proposal,
+            "adapter": adapter,
+            "budget": budget,
+            "on_exhausted": on_exhausted,
+            "batch_size": batch_size,
+            "seed": seed,
+            "allow_code": allow_code,
+            "deterministic": deterministic,
+        }
         self._session: LocalSession | EndpointSession
         if isinstance(generator, Endpoint):
-            self._session = EndpointSession(generator, constraints, config)
+            self._session = EndpointSession(generator, constraints, options)
         else:
-            self._session = LocalSession(generator, constraints, config)
-        self._delivery = Delivery(self._session)
+            self._session = LocalSession(generator, constraints, options)
 
     @property
     def session(self) -> LocalSession | EndpointSession:
@@ -160,12 +154,13 @@ class GuardedGenerator(PipelineLike):
     @property
     def constraint(self) -> Constraint:
         """The constraint that every text satisfies."""
-        return self._session.constraint
+        return self._session.spec.constraint
 
     @property
     def adapter(self) -> Loaded | Checkpoint | None:
         """The adapter in use, with its ``name`` and ``card``; for an endpoint only its name; None without one."""
-        return self._session.adapter
+        adapter: Loaded | Checkpoint | None = self._session.adapter
+        return adapter
 
     def load_adapter(self, adapter: Any, *, allow_mismatch: bool = False) -> None:
         """Draw from an adapter from now on, instead of the current one. Running calls keep the adapter that they have.
@@ -215,9 +210,9 @@ class GuardedGenerator(PipelineLike):
         self._session.require_fallback(job)
         return job
 
-    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any], span: CallSpan) -> tuple[Any, Job]:
+    def _job(self, prompts: Iterable[Any], options: Mapping[str, Any], span: CallSpan, **hooks: Any) -> tuple[Any, Job]:
         """Return the prompts and the job of a call, whose sampler may have to be chosen by a plan."""
-        job = dataclasses.replace(self._read(options), span=span, called=span.began, tells=Teller())
+        job = replace(self._read(options), hooks=Hooks(tells=Teller(), **hooks), span=span, called=span.began)
         return with_choice(self._session, prompts, options, job) if is_unchosen(job) else (prompts, job)
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
@@ -256,12 +251,11 @@ class GuardedGenerator(PipelineLike):
             prompts, options = self._session.call_class.with_named_inputs(prompts, options)
             inputs = self._session.call_class.read_prompts(prompts)
             streamer.require_one(inputs.single)
-            given, job = self._job(inputs.prompts, options, span)
-            job = dataclasses.replace(job, hooks=Hooks(pass_on=streamer.pass_on))
+            given, job = self._job(inputs.prompts, options, span, pass_on=streamer.pass_on)
             if inputs.lazy:
-                return span.following(self._delivery.records(given, job))
-            outcomes, records = self._delivery.collected(given, job, render=True)
-            self._delivery.require_all(job, outcomes)
+                return span.following(job.records(given))
+            outcomes, records = job.collected(given, render=True)
+            job.require_all(outcomes)
             streamer(outcomes)
         return records[0] if inputs.single else records
 
@@ -278,7 +272,7 @@ class GuardedGenerator(PipelineLike):
         with call_span(self._session, prompts, options) as span:
             prompts, options = self._session.call_class.with_named_inputs(prompts, options)
             inputs, job = self._job(list(self._session.call_class.read_prompts(prompts).prompts), options, span)
-            return self._delivery.collected(inputs, job, progress=progress)[0]
+            return job.collected(inputs, progress=progress)[0]
 
     def stream(
         self,
@@ -311,9 +305,8 @@ class GuardedGenerator(PipelineLike):
         with call_span(self._session, prompts, options) as span:
             inputs = self._session.call_class.read_prompts(prompts).prompts
             require_whole("first", first, 0)
-            inputs, job = self._job(inputs, options, span)
-            job = dataclasses.replace(job, hooks=Hooks(on_rejected=on_rejected, pass_on=passing(on_piece)))
-            served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
+            inputs, job = self._job(inputs, options, span, on_rejected=on_rejected, pass_on=passing(on_piece))
+            served = job.outcomes(inputs, first=first, alone=True, on_outcome=on_outcome)
             return span.following(outcome for _, outcome in served)
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
@@ -363,18 +356,17 @@ class GuardedGenerator(PipelineLike):
                 raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
             threads = self._session.threads
             given, job = inputs.prompts, await threads.run(partial(self._read, options))
-            job = dataclasses.replace(job, span=span, called=span.began if called is None else called)
+            hooks = Hooks(on_text=on_text, pass_on=passing(on_piece), on_busy=on_busy)
+            job = replace(job, hooks=hooks, span=span, called=span.began if called is None else called)
             if is_unchosen(job):
                 choice = partial(with_choice, self._session, given, options, job)
                 try:
                     given, job = await threads.plan(partial(span.within, choice), on_busy, job.seconds_left)
                 except TimeoutError:  # other plans were in the way
                     job = without_choice(self._session, options, job)
-            hooks = Hooks(on_text=on_text, pass_on=passing(on_piece))
-            job = dataclasses.replace(job, hooks=hooks, on_busy=on_busy)
             async with aclosing(job.aserved(await job.arequests(given))) as served:
-                async for prompt, constraint, outcome in served:
-                    yield await threads.run(partial(self._delivery.completed, job, prompt, constraint, outcome))
+                async for request, outcome in served:
+                    yield await threads.run(partial(job.completed, request, outcome))
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.
@@ -396,7 +388,7 @@ class GuardedGenerator(PipelineLike):
             The attempts of each prompt, in launch order. Unless an attempt is ``satisfied``, its text violates the
             constraint, and may stop where it did.
         """
-        return self._session.attempts(prompts, count, weigh=weigh, **options)
+        return self._session.pilot(prompts, count, weigh=weigh, **options)[1]
 
     def explain(
         self, text: str | Draw, *, prompt: str = "", constraints: Any = None, fields: Mapping[str, Any] | None = None
@@ -420,8 +412,13 @@ class GuardedGenerator(PipelineLike):
         CheckFailed
             If a part crashes or takes too long.
         """
-        options = {"constraints": constraints, "fields": fields}
-        return explained(self._session, self._session.tokenizer, text, prompt, options)
+        if not isinstance(text, str | Draw):
+            raise UsageError(
+                f"explain() takes a text or a Draw, not {type(text).__name__}; pass attempt.draw or a string"
+            )
+        constraint = self._session.constraint_of({"constraints": constraints, "fields": fields})
+        draw = plain_draw(text, prompt, self._session.tokenizer) if isinstance(text, str) else text
+        return explain_draw(constraint, draw)
 
     def plan(self, prompts: Any, *, pilot: int | None = None, max_seconds: float | None = None, **options: Any) -> Plan:
         """Estimate the cost of a call from a small pilot.
@@ -480,11 +477,11 @@ class GuardedGenerator(PipelineLike):
         session = self._local("generate works on token ids, and an endpoint gives only text; call the wrapper or run()")
         with streaming(options) as streamer, call_span(session, inputs, options) as span:
             job, prompts, begins = session.tensor_job(inputs, options)
-            hooks = Hooks(pass_on=streamer.pass_on)
-            job = dataclasses.replace(job, hooks=hooks, called=span.began, tells=Teller())
-            served = list(job.served(job.requests_of(prompts)))
-            outcomes = [span.note(prompt, rule, outcome) for prompt, rule, outcome in served]
-            raise_if_short("raise", outcomes, session.call_class.sampling)
+            hooks = Hooks(pass_on=streamer.pass_on, tells=Teller())
+            job = replace(job, hooks=hooks, span=span, called=span.began)
+            outcomes, _ = job.collected(prompts, progress=False)
+            job.require_all(outcomes)
             streamer(outcomes)
-        new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
+        drawn = zip(prompts, outcomes, strict=True)
+        new = [(prompt, draw.token_ids) for prompt, outcome in drawn for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not session.call_class.causal)

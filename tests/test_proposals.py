@@ -19,8 +19,7 @@ from guardwrap.backends import sequence_scores
 from guardwrap.constraints import ConstraintFile
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import ITSELF, Estimate, Origin, Remedy, Shape
-from guardwrap.planning.alternatives import Alternative
-from guardwrap.planning.forecast import Forecast
+from guardwrap.planning.estimates import Alternative, Forecast
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world

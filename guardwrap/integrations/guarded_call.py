@@ -16,7 +16,7 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.messages.parsed_message import answer_message, has_template, shown_texts
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
-from guardwrap.session.fallback import raise_if_short
+from guardwrap.session.missing_texts import raise_if_short
 
 __all__ = [
     "TokenCounts",

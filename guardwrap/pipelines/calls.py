@@ -566,6 +566,10 @@ class TensorCall(Call):
     begins: Sequence[Sequence[int]] = ()
     with_prompt: bool = True  # whether those are the prompt's tokens. False for encoder-decoder models.
 
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
+        """Return the prompts: they are already prepared."""
+        return (prompt for _, prompt in given)
+
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return the text of a whole row, if it contains the prompt."""
         if not self.with_prompt:

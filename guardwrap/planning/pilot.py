@@ -1,26 +1,54 @@
-"""The pilot of a call, and the plan made from it."""
+"""The pilots of a plan: a few attempts for each way to draw the texts of a call, and the plan made from them."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+from guardwrap.budget import Budget
+from guardwrap.environment.progress import Teller
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.formatting import counted
-from guardwrap.outcomes import Estimate, Origin, Shape
-from guardwrap.planning.alternatives import Alternative, alternative_of, model_rate, sampler_for, tells_cost
-from guardwrap.planning.drawing import SHARE, Drawing, PilotAttempts, fewest_attempts
-from guardwrap.planning.plan import Means, Plan, Unplanned, planned
-from guardwrap.samplers import sampler_named
+from guardwrap.outcomes import Estimate, Outcome, Usage
+from guardwrap.planning.estimates import (
+    Alternative,
+    PromptPilot,
+    alternative_of,
+    can_tell,
+    forecast_of,
+    model_rate,
+    sampler_for,
+    weights_of,
+)
+from guardwrap.planning.plan import Means, Plan, Unplanned
+from guardwrap.proposals import Masked, Prompt, Twisted
+from guardwrap.samplers import Attempt, sampler_named
 from guardwrap.samplers.protocol import Goal
-from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.local_session import LocalSession
-from guardwrap.session.telemetry import model_attributes, traced_by, work_span
+from guardwrap.scheduling.randomness import seed_for
+from guardwrap.session.base_session import BaseSession
+from guardwrap.session.job import Job
+from guardwrap.session.telemetry import model_attributes, pilot_attributes, traced_by, work_span
+from guardwrap.session.twisting import Spent, TwistedConstraint
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.card import Figures
 
 _PLANNED = ("rejection", "qrs")
 """Samplers whose cost can be estimated from a pilot."""
+
+FIRST, MOST = 8, 64
+"""Attempts per prompt of the first stage of a pilot, and of all stages, unless few attempts pass."""
+
+SHARE = 0.05
+"""The largest share of the expected cost of a run that its plan may take without being asked to.
+
+The expected cost is uncertain by a factor of two or so, and a plan should take a tenth of the true one at most.
+"""
 
 FEW = 10
 """If fewer attempts of a prompt pass, its rate is estimated from weighed attempts as well."""
@@ -43,76 +71,227 @@ Its weights vary less than those of ``Twisted()``, which is made for texts that 
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to draw the texts of a call: its cost, the options of a call that draws in this way, and its pilot."""
+class PilotAttempts:
+    """Outcomes and attempts of a pilot, per prompt."""
 
-    cost: Alternative
-    options: Mapping[str, Any]
-    pilot: PilotAttempts
+    outcomes: Sequence[Outcome]
+    attempts: Sequence[Sequence[Attempt]]
+
+    @property
+    def least(self) -> int:
+        """The smallest number of attempts of a prompt."""
+        return min(map(len, self.attempts), default=0)
+
+    @property
+    def passing(self) -> list[int]:
+        """How many attempts of each prompt satisfy the constraint."""
+        return [sum(attempt.satisfied for attempt in attempts) for attempts in self.attempts]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether further attempts would give the same text, as greedy search does, or there is no prompt."""
+        return not self.outcomes or self.outcomes[0].report.acceptance is None
+
+    @property
+    def tells_cost(self) -> bool:
+        """Whether the weights of each prompt's attempts can tell what QRS costs."""
+        return all(can_tell(weights_of(attempts)) for attempts in self.attempts)
+
+    def of_prompts(self, sampler: str, goal: Goal, rates: Sequence[Estimate | None]) -> list[PromptPilot]:
+        """Return the attempts of each prompt, for a sampler and better estimates of their acceptance rates."""
+        rows = zip(self.outcomes, self.attempts, rates, strict=True)
+        return [PromptPilot(outcome, attempts, sampler, goal, rate) for outcome, attempts, rate in rows]
+
+    def joined(self, later: PilotAttempts) -> PilotAttempts:
+        """Return this pilot with further attempts of the same prompts."""
+        attempts = [[*one, *other] for one, other in zip(self.attempts, later.attempts, strict=True)]
+        return PilotAttempts([_joined(*both) for both in zip(self.outcomes, later.outcomes, strict=True)], attempts)
+
+
+def _joined(first: Outcome, later: Outcome) -> Outcome:
+    usages = astuple(first.report.usage), astuple(later.report.usage)
+    usage = Usage(*map(sum, zip(*usages, strict=True)))
+    rejected = Counter(first.report.rejected) + Counter(later.report.rejected)
+    passed_over = first.report.passed_over + later.report.passed_over
+    return replace(first, report=replace(first.report, usage=usage, rejected=rejected, passed_over=passed_over))
+
+
+def expected_attempts(drawn: PilotAttempts, texts: int) -> float:
+    """Return the attempts that a run is expected to take: the posterior mean of texts / rate under Jeffreys' prior.
+
+    It is infinite if no attempt for a prompt satisfies the constraint.
+    """
+    pairs = zip(map(len, drawn.attempts), drawn.passing, strict=True)
+    return sum(texts * count / (passing - 0.5) if passing else math.inf for count, passing in pairs)
+
+
+def fewest_attempts(drawn: PilotAttempts, texts: int) -> float:
+    """Return a cautious estimate of the attempts that a run takes: as if one more attempt satisfied the constraint."""
+    pairs = zip(map(len, drawn.attempts), drawn.passing, strict=True)
+    return sum(texts * count / (passing + 1) for count, passing in pairs)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to draw the texts of a call: a row of the table that a plan compares."""
+
+    name: str  # what is drawn from, for a way that is not tried
+    options: Mapping[str, Any]  # those of a call that draws in this way
+    weighs: bool  # whether its attempts have weights
+    twisted: TwistedConstraint | None = None  # what a twist has to learn before its first text
+    model_share: float | None = None  # the share of the model itself in each step of a twist; None for its own
+    pilot: PilotAttempts = PilotAttempts((), ())
+
+    @property
+    def spent(self) -> Spent:
+        """The cost of learning so far."""
+        return Spent() if self.twisted is None else self.twisted.spent
 
 
 @dataclass(frozen=True)
 class Study:
-    """A plan, and the ways that it compared. The first is that of the call itself."""
+    """A plan, and the ways that it compared, each with its cost. The first is that of the call itself."""
 
     plan: Plan
-    ways: Sequence[Way] = ()
+    ways: Sequence[tuple[Alternative, Way]] = ()
     goal: Goal = field(default_factory=Goal)
+
+
+@dataclass
+class Planner:
+    """Draws the pilots of one plan."""
+
+    session: BaseSession  # the session of the call, and its prompts
+    prompts: Any
+    seed: int  # the seed of the first attempts of each way
+    asked: int | None  # the number of attempts per prompt that the user asked for; None if the plan has to be cheap
+    texts: int = 1  # the texts per prompt of the planned call
+    on_attempt: Callable[[], None] | None = None  # called for each attempt
+    max_seconds: float | None = None  # the most seconds that the plan may take; None for no limit
+    drawn: int = 0  # attempts drawn so far, with those that a twist learned from
+    stopped: bool = False  # whether attempts were dropped, or not drawn, because the plan's time was over
+    tells: Teller = field(default_factory=Teller)  # says how the plan is getting on, unless ``on_attempt`` does
+    judged: int = 0  # attempts judged so far, without those of learning
+    began: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the plan began."""
+        return time.monotonic() - self.began
+
+    def _tell(self) -> None:
+        self.judged += 1
+        self.tells(lambda: f"planning, {counted(self.judged, 'attempt')} so far")
+
+    def is_over(self) -> bool:
+        """Return whether the plan's own time limit is reached."""
+        return self.max_seconds is not None and self.seconds >= self.max_seconds
+
+    def is_cheap(self, attempts: int, run: float) -> bool:
+        """Return whether some more attempts are cheap beside a run of ``run`` attempts."""
+        return self.drawn + attempts <= SHARE * run
+
+    def affords(self, attempts: int, run: float) -> bool:
+        """Return whether the plan may draw some more attempts, for a run of ``run`` attempts."""
+        return not self.is_over() and (self.asked is not None or self.is_cheap(attempts, run))
+
+    def tried(self, way: Way, count: int) -> Way:
+        """Draw attempts in one way for each prompt, after those of its pilot."""
+        before = way.pilot.least
+        seed = seed_for(self.seed, f"attempts from {before}") if before else self.seed
+        learned = way.spent.attempts
+        with work_span("guardwrap.pilot", traced_by(None), model_attributes(self.session)) as results:
+            outcomes, attempts = self.session.pilot(
+                self.prompts,
+                count,
+                weigh=way.weighs,
+                on_attempt=self._tell if self.on_attempt is None else self.on_attempt,
+                tells=self.tells if self.on_attempt is None else None,
+                max_seconds=None if self.max_seconds is None else max(self.max_seconds - self.seconds, 1e-3),
+                model_share=way.model_share,
+                **{**way.options, "seed": seed},
+            )
+            results.update(pilot_attributes(outcomes))
+        self.stopped = self.stopped or any(outcome.report.ended == "timeout" for outcome in outcomes)
+        self.drawn += spent(outcomes)[0] + way.spent.attempts - learned
+        pilot = PilotAttempts(outcomes, attempts)
+        return replace(way, pilot=way.pilot.joined(pilot) if before else pilot)
+
+    def longer(
+        self,
+        way: Way,
+        most: int,
+        run_of: Callable[[PilotAttempts], float],
+        *,
+        batch: int = 1,
+        enough: Callable[[PilotAttempts], bool] = lambda pilot: False,
+    ) -> Way:
+        """Double a pilot, up to ``most`` attempts per prompt, until it is enough or not cheap beside the run."""
+        while self.asked is None and 0 < (before := way.pilot.least) < most and not enough(way.pilot):
+            if not self.affords(batch * before, run_of(way.pilot)):
+                break
+            way = self.tried(way, before)
+            if way.pilot.least == before:  # no further attempt was drawn, as none can pass
+                break
+        return way
+
+
+def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
+    """Return the attempts and the seconds that outcomes took, in total."""
+    usages = [outcome.report.usage for outcome in outcomes]
+    return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """The planned call, and how its attempts are drawn and weighed.
+    """The planned call."""
 
-    ``itself`` is whether they are from the model itself, ``weighed`` whether they have weights. ``sampler`` is None if
-    the plan chooses it.
-    """
-
+    job: Job  # says what it is asked for, and where its attempts come from
     options: Mapping[str, Any]
-    texts: int
     goal: Goal
-    sampler: str | None
-    itself: bool
-    weighed: bool
+    sampler: str | None  # None if the plan chooses it
+    weighs: bool  # whether its attempts are weighed
+
+    @property
+    def itself(self) -> bool:
+        """Whether attempts are drawn from the model itself."""
+        return self.job.source.proposal is None
 
 
 def plan_of(
-    session: LocalSession | EndpointSession,
+    session: BaseSession,
     prompts: Any,
     pilot: int | None,
     options: Mapping[str, Any],
     max_seconds: float | None = None,
 ) -> Plan:
-    """Estimate the cost of a call; see ``GuardedGenerator.plan``.
-
-    ``pilot``: the number of attempts per prompt, for each way to draw texts; None to stop once it is not cheap any
-    more.
-    """
+    """Estimate the cost of a call; see ``GuardedGenerator.plan``."""
     return studied(session, prompts, pilot, options, max_seconds).plan
 
 
 def studied(
-    session: LocalSession | EndpointSession,
+    session: BaseSession,
     prompts: Any,
     pilot: int | None,
     options: Mapping[str, Any],
     max_seconds: float | None = None,
 ) -> Study:
-    """Draw the pilots of a plan, and return it with the ways that it compared; see ``plan_of``."""
+    """Draw the pilots of a plan, and return it with the ways that it compared; see ``GuardedGenerator.plan``."""
     options = dict(options)
     on_attempt = options.pop("on_attempt", None)
     asked = None if pilot is None else require_whole("pilot", pilot, 1)
     if max_seconds is not None and not (isinstance(max_seconds, int | float) and max_seconds > 0):
         raise UsageError(f"max_seconds={max_seconds!r}: give seconds above 0, or None for no limit")
     prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # used by several pilots
-    if isinstance(options.get("constraint_each"), Iterator):
-        options["constraint_each"] = list(options["constraint_each"])
+    if isinstance(each := options.get("constraint_each"), Iterable) and not isinstance(each, Sequence | Mapping):
+        options["constraint_each"] = list(each)
+    texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     call = _read(session, prompts, options)
     seed = options.get("seed")
     seed = session.plan_seed() if seed is None else require_whole("seed", seed, 0)
-    drawing = Drawing(session, prompts, seed, asked, on_attempt, max_seconds)
+    planner = Planner(session, prompts, seed, asked, texts, on_attempt, max_seconds)
     with work_span("guardwrap.plan", traced_by(None), model_attributes(session)) as results:
-        study = _drawn(drawing, call)
+        study = _study(planner, call)
         results.update(
             {
                 "guardwrap.prompts": len(study.plan.forecasts),
@@ -123,250 +302,266 @@ def studied(
     return study
 
 
-def _drawn(drawing: Drawing, call: _Call) -> Study:
-    """Draw the pilots, and make the plan."""
-    first = drawing.first(call.options, weigh=call.weighed, texts=call.texts)
-    if drawing.stopped and not first.least:
-        return Study(_without_pilot(drawing, first))
-    greedy = not first.attempts or first.outcomes[0].report.acceptance is None  # greedy search has only one text
-    others: list[_Pilot] = []
-    left_out: list[str] = []
-    weighed = None
-    if not greedy:
-        others, left_out = _others(drawing, call, first)
-        first, twisted, weighed, refused = _twisted(drawing, call, first, others)
-        others += twisted
-        left_out += refused
-    return _study(drawing, call, first, others, weighed, left_out)
-
-
-def _without_pilot(drawing: Drawing, first: PilotAttempts) -> Plan:
-    """Return the plan of a pilot whose time was over before each prompt had an attempt."""
-    none = sum(not attempts for attempts in first.attempts)
-    unplanned = Unplanned(drawing.max_seconds or 0, none, len(first.attempts))
-    return Plan((), "rejection", None, spent=(drawing.drawn, drawing.seconds), unplanned=unplanned)
-
-
-def _read(session: LocalSession | EndpointSession, prompts: Any, options: dict[str, Any]) -> _Call:
-    texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-    elsewhere = session.draws_elsewhere(options)
+def _read(session: BaseSession, prompts: Any, options: dict[str, Any]) -> _Call:
     named = None if options.get("sampler") is None else sampler_named(options["sampler"])
-    if named is None and session.sampler.name in ("qrs", "auto"):
-        named = session.sampler
+    if named is None and session.spec.sampler.name in ("qrs", "auto"):
+        named = session.spec.sampler
     goal = Goal() if named is None else named.goal
     if named is not None and named.name == "auto":  # the plan chooses
         named, options["sampler"] = None, "rejection"
     if named is not None and named.name not in _PLANNED:
         raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
-    weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
-    return _Call(options, texts, goal, named and named.name, not elsewhere, weighed)
+    job = session.job({**options, "seed": 0})
+    weighs = False
+    if job.source.proposal is not None:
+        weighs = _can_weigh(job, prompts, options) if named is None else named.weighs
+    return _Call(job, options, goal, named and named.name, weighs)
 
 
-_Pilot = tuple[bool, Mapping[str, Any], PilotAttempts]
-"""Whether attempts have weights, the options of a call that draws like this, and the attempts."""
+def _can_weigh(job: Job, prompts: Any, options: Mapping[str, Any]) -> bool:
+    prompts, _ = job.call.with_named_inputs(prompts, options)
+    first = islice(job.call.read_prompts(prompts).prompts, 1)  # settings are the same for all prompts
+    return job.source.weighs(first, job.spec)
 
 
-def _others(drawing: Drawing, call: _Call, first: PilotAttempts) -> tuple[list[_Pilot], list[str]]:
-    """Draw pilots of the model itself and of a mask; return them, and the names of those left out."""
-    pilots: list[_Pilot] = []
-    left_out: list[str] = []
-    for weigh, options in drawing.session.other_ways(call.options):
-        count = first.least
-        if count and drawing.affords(count * len(first.attempts), drawing.expected):
-            pilot = drawing.draw(count, options, weigh=weigh)
-            if pilot.least:
-                pilots.append((weigh, options, pilot))
-                continue
-        left_out.append("a mask" if weigh else "the model itself")
-    return pilots, left_out
+def _possible(session: BaseSession, options: Mapping[str, Any]) -> Job | None:
+    """Return the job of a call with these options; None if there is no such call."""
+    try:
+        return session.job({**options, "seed": 0})
+    except UsageError:
+        return None
 
 
-def _of_model(call: _Call, first: PilotAttempts, others: Sequence[_Pilot]) -> PilotAttempts | None:
-    """Return the attempts of the model itself; None if the plan has none."""
-    return first if call.itself else next((pilot for weigh, _, pilot in others if not weigh), None)
+def takes_hint(session: BaseSession, prompts: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a call that draws from the model itself can draw from prompts with a hint instead."""
+    hinted = {**options, "proposal": Prompt("A hint. {prompt}"), "adapter": False}
+    job = _possible(session, options)
+    if not session.call_class.reads_text or job is None or job.source.proposal is not None:
+        return False
+    job = _possible(session, hinted)
+    return job is not None and (not job.spec.sampler.weighs or _can_weigh(job, prompts, hinted))
 
 
-def _twisted(
-    drawing: Drawing, call: _Call, first: PilotAttempts, others: Sequence[_Pilot]
-) -> tuple[PilotAttempts, list[_Pilot], PilotAttempts | None, list[str]]:
+def _other_ways(session: BaseSession, call: _Call) -> Iterator[Way]:
+    """Yield the alternatives to a call that nothing has to be learned for."""
+    proposal, itself = call.job.source.proposal, {**call.options, "proposal": False, "adapter": False}
+    if proposal is not None:
+        yield Way("the model itself", itself, False)
+    masked = {**itself, "proposal": Masked()}
+    is_masked = proposal is not None and proposal.only_masks and proposal.masked is not None
+    if call.job.source.weighs_masks and not is_masked and _possible(session, masked) is not None:
+        yield Way("a mask", masked, True)
+
+
+def _twisted_way(session: BaseSession, call: _Call) -> Way | None:
+    """Return the way to draw from a twist of the model itself; None if it is the call's own, or there is none."""
+    source, options = call.job.source, {**call.options, "proposal": Twisted(), "adapter": False}
+    if source.twists is not None and source.proposal is not None and source.proposal.only_masks:
+        return None
+    job = _possible(session, options)
+    if job is None or job.source.twists is None:  # no automaton follows the constraint
+        return None
+    if any(spec.constraint.digest != job.spec.constraint.digest for spec in job.each or ()):
+        return None
+    return Way("a twist", options, True, job.source.twists.constraint)
+
+
+@dataclass
+class _Table:
+    """The ways to draw the texts of a call that have a pilot."""
+
+    first: Way  # that of the call itself
+    others: list[Way] = field(default_factory=list)
+    rate: Way | None = None  # a twist whose weights estimate the acceptance rate of the model; no way to draw texts
+    left_out: list[str] = field(default_factory=list)  # the names of ways that were not tried
+
+    def itself(self, call: _Call) -> PilotAttempts | None:
+        """Return the attempts of the model itself; None if the plan has none."""
+        ways = [self.first] if call.itself else [way for way in self.others if not way.weighs]
+        return ways[0].pilot if ways else None
+
+
+def _study(planner: Planner, call: _Call) -> Study:
+    """Draw the pilots, and make the plan."""
+    twists = call.job.source.twists
+    own = Way("", call.options, call.weighs, None if twists is None else twists.constraint)
+    first = planner.tried(own, planner.asked or FIRST)
+    first = planner.longer(first, MOST, lambda pilot: expected_attempts(pilot, planner.texts))
+    counts = [len(attempts) for attempts in first.pilot.attempts]
+    if planner.stopped and not first.pilot.least:
+        unplanned = Unplanned(planner.max_seconds or 0, counts.count(0), len(counts))
+        return Study(Plan((), "rejection", None, spent=(planner.drawn, planner.seconds), unplanned=unplanned))
+    table = _Table(first)
+    for way in () if first.pilot.repeats else _other_ways(planner.session, call):
+        count = first.pilot.least
+        if count and planner.affords(count * len(counts), expected_attempts(first.pilot, planner.texts)):
+            way = planner.tried(way, count)
+        if way.pilot.least:
+            table.others.append(way)
+        else:
+            table.left_out.append(way.name)
+    if not first.pilot.repeats:
+        _try_twist(planner, call, table)
+    return _compared(planner, call, table)
+
+
+def _try_twist(planner: Planner, call: _Call, table: _Table) -> None:
     """Draw pilots of a twist, if an automaton follows the constraint and the plan may cost that much.
 
-    Returns
-    -------
-    PilotAttempts
-        The pilot of the call itself, which may be longer now: where few attempts pass, it shows what is affordable.
-    list
-        The pilot of ``Twisted()``.
-    PilotAttempts or None
-        Weighed attempts that estimate the acceptance rate of the model, if few of its own attempts pass.
-    list of str
-        The name of the twist if it was left out.
+    Where few attempts of the model pass, its own pilot becomes longer first, as it shows what is affordable, and
+    another twist estimates its acceptance rate.
     """
-    if drawing.is_over():  # the automaton alone may take seconds
-        return first, [], None, []
-    options = drawing.session.twisted_way(call.options)
-    if options is None or first.outcomes[0].report.origin == Origin(shape=Shape.TWISTED):
-        return first, [], None, []
-    prompts = len(first.attempts)
-    itself = _of_model(call, first, others)
-    few = itself is not None and min(itself.passing) < FEW
-    needed = drawing.session.left_to_learn(options) + prompts * (TWISTED + (WEIGHED if few else 0))
-    run = fewest_attempts(first, call.texts)
-    while few and call.itself and drawing.asked is None and not drawing.affords(needed, run):
-        before = first.least
-        if before >= LONGEST or not drawing.affords(prompts * before, run):
-            break
-        first = itself = drawing.further(first, call.options, weigh=call.weighed, texts=call.texts)
-        few, run = min(first.passing) < FEW, fewest_attempts(first, call.texts)
-        if first.least == before:
-            break
-    asked = drawing.asked is not None and drawing.asked >= LEARNS and few
-    cheap = needed + drawing.drawn <= SHARE * run
-    if drawing.is_over() or not (asked or cheap):
-        return first, [], None, ["a twist"] if few else []
-    weighed = None
-    if few:
-        best = drawing.session.twisted_way(call.options, RATE_STRENGTH)
-        assert best is not None
-        weighed = drawing.draw(max(WEIGHED, drawing.asked or 0), best, weigh=True, model_share=RATE_SHARE)
-        weighed = weighed if weighed.least else None
-    if drawing.is_over():
-        return first, [], weighed, ["a twist"]
-    pilot = drawing.draw(max(TWISTED, drawing.asked or 0), options, weigh=True)
-    if not pilot.least:
-        return first, [], weighed, ["a twist"]
-    while drawing.asked is None and pilot.least < LONGEST and not tells_cost(pilot.attempts):
-        before = pilot.least
-        if not drawing.affords(prompts * before, run):
-            break
-        pilot = pilot.joined(drawing.draw(before, options, weigh=True, before=before))
-        if pilot.least == before:
-            break
-    return first, [(True, options, pilot)], weighed, []
+    way = None if planner.is_over() else _twisted_way(planner.session, call)  # the automaton alone may take seconds
+    if way is None or way.twisted is None:
+        return
+    prompts, asked = len(table.first.pilot.attempts), planner.asked or 0
 
+    def run_of(pilot: PilotAttempts) -> float:
+        return fewest_attempts(pilot, planner.texts)
 
-def _study(
-    drawing: Drawing,
-    call: _Call,
-    first: PilotAttempts,
-    others: Sequence[_Pilot],
-    weighed: PilotAttempts | None,
-    left_out: Sequence[str],
-) -> Study:
-    """Make the plan, and estimate the cost of each way."""
-    session, goal = drawing.session, call.goal
-    kind = "rejection" if not call.weighed else call.sampler or sampler_for(first.attempts, goal)
-    figures = session.card_figures([outcome.prompt for outcome in first.outcomes], call.options)
-    rates, basis = _rates(call, first, others, weighed)
-    estimates: Sequence[Estimate | None] = [None] * len(first.attempts)
+    def is_rare() -> bool:
+        itself = table.itself(call)
+        return itself is not None and min(itself.passing) < FEW
+
+    needed = way.twisted.left + prompts * (TWISTED + (WEIGHED if is_rare() else 0))
     if call.itself:
-        estimates = rates
-    elif figures is not None:
-        after, before = figures.acceptance_after, figures.acceptance_before
-        if kind == "rejection" and after is not None:
-            estimates, basis = [after.estimate] * len(first.attempts), ["the adapter's card"] * len(first.attempts)
-        if before is not None:
-            rates = [before.estimate] * len(first.attempts)
-    budgets = session.budgets(len(first.outcomes), call.options)
-    plan = planned(
-        first.outcomes,
-        first.attempts,
-        texts=call.texts,
-        budgets=budgets,
-        rows=call.options.get("batch_size") or session.batch_size,
-        kind=kind,
-        goal=goal,
-        rates=estimates,
+        table.first = planner.longer(
+            table.first,
+            LONGEST,
+            run_of,
+            batch=prompts,
+            enough=lambda pilot: min(pilot.passing) >= FEW or planner.affords(needed, run_of(pilot)),
+        )
+    rare, run = is_rare(), run_of(table.first.pilot)
+    if planner.is_over() or not (planner.is_cheap(needed, run) or (rare and asked >= LEARNS)):
+        table.left_out += [way.name] if rare else []
+        return
+    if rare:
+        options = {**way.options, "proposal": Twisted(strength=RATE_STRENGTH)}
+        rate = planner.tried(replace(way, options=options, model_share=RATE_SHARE), max(WEIGHED, asked))
+        table.rate = rate if rate.pilot.least else None
+    if not planner.is_over():
+        way = planner.tried(way, max(TWISTED, asked))
+    if not way.pilot.least:
+        table.left_out.append(way.name)
+        return
+    way = planner.longer(way, LONGEST, lambda pilot: run, batch=prompts, enough=lambda pilot: pilot.tells_cost)
+    table.others.append(way)
+
+
+def card_figures(job: Job, prompts: Sequence[Any]) -> Figures | None:
+    """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise.
+
+    They do if the card is for one prompt, which is that of the call, and the constraint, the model and the generation
+    settings are the card's.
+    """
+    card = job.source.card
+    if card is None or card.prompts.count != 1 or not all(map(card.prompts.has, prompts)):
+        return None
+    same = (spec.constraint.digest == card.constraint_digest for spec in job.each or (job.spec,))
+    return card.figures if all(same) else None
+
+
+def _compared(planner: Planner, call: _Call, table: _Table) -> Study:
+    """Make the plan, and estimate the cost of each way."""
+    session, goal, pilot = planner.session, call.goal, table.first.pilot
+    prompts = len(pilot.outcomes)
+    kind = "rejection" if not call.weighs else call.sampler or sampler_for(pilot.attempts, goal)
+    of_model, basis = _rates(call, table)
+    rates: Sequence[Estimate | None] = of_model if call.itself else [None] * prompts
+    figures = None if call.itself else card_figures(call.job, [outcome.prompt for outcome in pilot.outcomes])
+    if figures is not None and figures.acceptance_after is not None and kind == "rejection":
+        rates, basis = [figures.acceptance_after.estimate] * prompts, ["the adapter's card"] * prompts
+    if figures is not None and figures.acceptance_before is not None:
+        of_model = [figures.acceptance_before.estimate] * prompts
+
+    rows: list[tuple[Way, str, Sequence[Estimate | None]]] = [] if pilot.repeats else [(table.first, kind, rates)]
+    for way in table.others:
+        sampler = sampler_for(way.pilot.attempts, goal) if way.weighs else "rejection"
+        rows.append((way, sampler, [None] * prompts if way.weighs else of_model))
+    ways = [
+        (alternative_of(way.pilot.of_prompts(sampler, goal, better), planner.texts, way.spent), way)
+        for way, sampler, better in rows
+    ]
+    attempts, seconds = spent(pilot.outcomes)
+    # Attempts run in rounds, and a round takes as long as a whole attempt, even if the batch is not full.
+    side_by_side = min(call.options.get("batch_size") or session.batch_size, attempts) / max(1, prompts)
+    forecasts = [
+        forecast_of(
+            of_prompt,
+            texts=planner.texts,
+            budget=budget,
+            seconds=seconds / attempts if attempts else 0.0,
+            side_by_side=side_by_side,
+            basis=words,
+        )
+        for of_prompt, budget, words in zip(
+            pilot.of_prompts(kind, goal, rates), call.job.budgets(prompts), basis, strict=True
+        )
+    ]
+    budgets = [forecast.budget for forecast in forecasts]
+    most = [budget for budget in budgets if budget is not None]
+    plan = Plan(
+        forecasts=tuple(forecasts),
+        sampler=kind,
+        budget=Budget(max_attempts=max(most)) if most and len(most) == prompts else None,
+        ways=tuple(cost for cost, _ in ways),
+        spent=(planner.drawn, planner.seconds),
+        chosen=call.sampler is None and kind != "rejection",
+        left_out=_why_not(planner, table.left_out),
         means=Means(
             prompt=session.call_class.reads_text,
-            hint=call.itself and session.takes_hint(drawing.prompts, call.options),
+            hint=call.itself and takes_hint(session, planner.prompts, call.options),
             adapter=session.trains,
             itself=call.itself,
-            weighed=call.weighed,
+            weighed=call.weighs,
         ),
     )
-    words = [said if rate is not None else "" for said, rate in zip(basis, estimates, strict=True)]
-    forecasts = tuple(dataclasses.replace(one, basis=said) for one, said in zip(plan.forecasts, words, strict=True))
-    chosen = call.sampler is None and kind != "rejection"
-    spent = (drawing.drawn, drawing.seconds)
-    plan = dataclasses.replace(
-        plan, forecasts=forecasts, chosen=chosen, spent=spent, left_out=_why_not(drawing, left_out)
-    )
-    if not first.attempts or first.outcomes[0].report.acceptance is None:
-        return Study(plan, goal=goal)
-    ways = [_way(session, call, kind, call.options, first, estimates)]
-    for weigh, options, pilot in others:
-        of_way = sampler_for(pilot.attempts, goal) if weigh else "rejection"
-        ways.append(_way(session, call, of_way, options, pilot, None if weigh else rates))
-    return Study(dataclasses.replace(plan, ways=tuple(way.cost for way in ways)), ways, goal)
+    return Study(plan, ways, goal)
 
 
-def _way(
-    session: LocalSession | EndpointSession,
-    call: _Call,
-    kind: str,
-    options: Mapping[str, Any],
-    pilot: PilotAttempts,
-    rates: Sequence[Estimate | None] | None,
-) -> Way:
-    learned = session.learned_from(options)
-    cost = alternative_of(
-        pilot.outcomes,
-        pilot.attempts,
-        kind=kind,
-        texts=call.texts,
-        goal=call.goal,
-        rates=rates,
-        learning=(learned.attempts, learned.computed_tokens),
-    )
-    return Way(cost, options, pilot)
-
-
-def _rates(
-    call: _Call, first: PilotAttempts, others: Sequence[_Pilot], weighed: PilotAttempts | None
-) -> tuple[list[Estimate | None], list[str]]:
+def _rates(call: _Call, table: _Table) -> tuple[list[Estimate | None], list[str]]:
     """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
-    itself = _of_model(call, first, others)
-    sources = [("proposal", first)] if call.weighed else []
-    sources += [("mask or a twist", pilot) for weigh, _, pilot in others if weigh]
-    made = weighed is not None  # for this, so others, whose weights vary more, are not asked if it cannot tell
-    if weighed is not None:
-        sources = [("twist", weighed)]
+    sources = [("proposal", table.first.pilot)] if call.weighs else []
+    sources += [("mask or a twist", way.pilot) for way in table.others if way.weighs]
+    if table.rate is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
+        sources = [("twist", table.rate.pilot)]
     rates: list[Estimate | None] = []
     basis = []
-    for number in range(len(first.attempts)):
+    itself = table.itself(call)
+    for number in range(len(table.first.pilot.attempts)):
         rate, words = None, ""
         plain = [] if itself is None else itself.attempts[number]
-        if sum(attempt.satisfied for attempt in plain) < FEW:
-            for name, source in sources:
-                estimate, known = model_rate(plain, source.attempts[number])
-                drawn = counted(len(source.attempts[number]), "weighed attempt")
-                of_model = f"{counted(len(plain), 'attempt')} of the model" if plain else ""
-                if known:
-                    rate, words = estimate, f"{drawn} of a {name}{' and ' if of_model else ''}{of_model}"
-                    break
-                if rate is None and made and estimate.low > 0 and not any(a.satisfied for a in plain):
-                    rate, words = estimate, f"{drawn} of a {name}, whose weights tell it only roughly, and {of_model}"
+        of_model = f"{counted(len(plain), 'attempt')} of the model"
+        passing = sum(attempt.satisfied for attempt in plain)
+        for name, source in sources if passing < FEW else ():
+            estimate, known = model_rate(plain, source.attempts[number])
+            weighed = f"{counted(len(source.attempts[number]), 'weighed attempt')} of a {name}"
+            if known:
+                rate, words = estimate, f"{weighed} and {of_model}" if plain else weighed
+                break
+            if rate is None and table.rate is not None and estimate.low > 0 and not passing:
+                rate, words = estimate, f"{weighed}, whose weights tell it only roughly, and {of_model}"
         rates.append(rate)
         basis.append(words)
     return rates, basis
 
 
-def _why_not(drawing: Drawing, left_out: Sequence[str]) -> str:
+def _why_not(planner: Planner, left_out: Sequence[str]) -> str:
     """Say which ways were not tried, and why, and what the plan's time limit did to its figures."""
     dropped = "attempts were dropped when the plan's time was over, which favors short texts in its figures"
-    untried = _untried(drawing, left_out)
-    return "; ".join(words for words in (untried, dropped if drawing.stopped else "") if words)
+    untried = _untried(planner, left_out)
+    return "; ".join(words for words in (untried, dropped if planner.stopped else "") if words)
 
 
-def _untried(drawing: Drawing, left_out: Sequence[str]) -> str:
+def _untried(planner: Planner, left_out: Sequence[str]) -> str:
     if not left_out:
         return ""
     several = len(left_out) > 1
     untried = f"{' and '.join(left_out)} {'were' if several else 'was'} not tried"
-    if drawing.is_over():
+    if planner.is_over():
         return f"{untried}, as the plan's time was over"
-    if drawing.asked is not None:
+    if planner.asked is not None:
         return f"{untried}, as it takes hundreds of attempts to learn; pass pilot={LEARNS} or more"
     return (
         f"{untried}, to keep the plan below a tenth of the run; pass pilot={LEARNS} to try "

@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 
 from guardwrap.budget import Budget
 from guardwrap.formatting import blamed, counted, digits, one_of, upwards
-from guardwrap.outcomes import FEW, Estimate, Origin, Outcome, bounded, heavy_tail, plain, tail_and_limit
-from guardwrap.planning.alternatives import ENOUGH, Alternative, cheapest
-from guardwrap.planning.forecast import MOST, SURE, Forecast, forecast_of
-from guardwrap.samplers import Attempt
-from guardwrap.samplers.protocol import Goal
+from guardwrap.outcomes import FEW, Origin, bounded, heavy_tail, plain, tail_and_limit
+from guardwrap.planning.estimates import ENOUGH, MOST, SURE, Alternative, Forecast, cheapest
 
 _LIMITS = {
     "max_attempts": "attempts",
@@ -211,52 +208,6 @@ def _tail_row(forecast: Forecast) -> list[str]:
     heavy = heavy_tail({"pareto_k": k, "pareto_k_limit": limit}) is not None
     unsure = "; the distance to g would be unknown from these attempts" if heavy else ""
     return [f"  Pareto k     {tail_and_limit(k, limit)}{unsure}"]
-
-
-def planned(
-    outcomes: Sequence[Outcome],
-    attempts: Sequence[Sequence[Attempt]],
-    *,
-    texts: int,
-    budgets: Sequence[Budget],
-    rows: int,
-    kind: str,
-    goal: Goal = Goal(),  # noqa: B008
-    rates: Sequence[Estimate | None] | None = None,
-    means: Means = Means(),  # noqa: B008
-) -> Plan:
-    """Make a plan from a pilot.
-
-    ``rates``: for each prompt, a better estimate of its acceptance rate than the pilot's own; None for none.
-    """
-    pilot_attempts, wall = spent(outcomes)
-    seconds = wall / pilot_attempts if pilot_attempts else 0.0
-    # Attempts run in rounds, and a round takes as long as a whole attempt, even if the batch is not full.
-    side_by_side = min(rows, pilot_attempts) / max(1, len(outcomes))
-    known = [None] * len(outcomes) if rates is None else rates
-    forecasts = [
-        forecast_of(
-            outcome,
-            drawn,
-            kind=kind,
-            goal=goal,
-            texts=texts,
-            budget=budget,
-            rate=rate,
-            seconds=seconds,
-            side_by_side=side_by_side,
-        )
-        for outcome, drawn, budget, rate in zip(outcomes, attempts, budgets, known, strict=True)
-    ]
-    needed = [each.budget for each in forecasts]
-    enough = None if None in needed or not needed else Budget(max_attempts=max(n for n in needed if n is not None))
-    return Plan(tuple(forecasts), kind, enough, spent=(pilot_attempts, wall), means=means)
-
-
-def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
-    """Return the attempts and the seconds that outcomes took, in total."""
-    usages = [outcome.report.usage for outcome in outcomes]
-    return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
 
 
 def _of_another_way(plan: Plan, best: Alternative, switch: Callable[[Origin], str]) -> str:

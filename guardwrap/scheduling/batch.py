@@ -19,16 +19,12 @@ from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.checker_pool import CheckerPool
-from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request import OnBusy, Request
 from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 from guardwrap.scheduling.scheduler import Scheduler
 
 STILL_BUSY = 0.02
 """Seconds between two checks whether anything is still computed for callers that have left."""
-
-OnBusy = Callable[[bool], None]
-"""Called with True when a caller joins a batch, and with False when nothing is computed for it any more. The caller may
-have left earlier, in the middle of a step."""
 
 
 class _Call:

@@ -38,6 +38,9 @@ DrawOf = Callable[[Any, Any, bool, "float | None"], Draw]
 ended by itself, and log a' in nats."""
 
 
+OnBusy = Callable[[bool], None]
+"""Called with True when a call joins a batch, and with False when nothing is computed for it any more. The caller may
+have left earlier, in the middle of a step."""
 OnText = Callable[[int, Draw], None]
 """Called with the number of a prompt and an accepted text."""
 OnOutcome = Callable[[int, Outcome], None]
@@ -111,7 +114,9 @@ class Hooks:
     # Gets the pieces of each text: while it is drawn, as soon as it is certain to be accepted, or all at once when it
     # is. None if the call does not stream.
     pass_on: PassOn | None = None
-    on_progress: Callable[[Any], None] | None = None  # gets ``RequestState`` after attempts were decided
+    # says how a call is getting on if it takes long, in the words that a function returns; None for silence
+    tells: Callable[[Callable[[], str]], None] | None = None
+    on_busy: OnBusy | None = None  # called as the call joins its batch, and as it has left it
 
 
 @dataclass(frozen=True, eq=False)

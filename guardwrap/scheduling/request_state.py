@@ -371,8 +371,8 @@ class RequestState:
             if next_ is None:
                 break
             self._book(next_)
-        if judged and self.ended is None and self.request.hooks.on_progress is not None:
-            self.request.hooks.on_progress(self)
+        if judged and self.ended is None and self.request.hooks.tells is not None:
+            self.request.hooks.tells(self.outlook)
         if self.ended is not None:
             self.surplus += [item.decoded.length for item in self.waiting.values()]
             self.waiting.clear()

@@ -137,7 +137,7 @@ async def served(
     ``time.monotonic()``; None for now.
     """
     called = time.monotonic() if called is None else called
-    timeout = (options.get("budget") or guarded.session.budget).timeout
+    timeout = (options.get("budget") or guarded.session.spec.budget).timeout
     results: asyncio.Queue[_Item | _Over] = asyncio.Queue()
     loop, counts = asyncio.get_running_loop(), Counter[int]()
 

@@ -81,7 +81,7 @@ class ServedModel:
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
-        from guardwrap.session.resolve import adapter_of
+        from guardwrap.session.source import adapter_of
 
         return {adapter: adapter_of(self.session.pipe, adapter) for adapter in self.policy.all_adapters}
 

@@ -6,9 +6,9 @@ import itertools
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,20 +25,21 @@ from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prompt_forms import CALL_OPTIONS, PromptReader
-from guardwrap.proposals import Masked, Prompt, Twisted, merge_proposals
-from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
+from guardwrap.proposals import merge_proposals
+from guardwrap.samplers import Attempt, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import seed_for
-from guardwrap.scheduling.request import Spec
-from guardwrap.session.call_threads import CallThreads
-from guardwrap.session.fallback import Fallback, or_from_file, require_accepted
-from guardwrap.session.job import Job
-from guardwrap.session.repair import Missing, Repair, read_on_exhausted
-from guardwrap.session.source import Source
-from guardwrap.session.twisting import Spent
-
-if TYPE_CHECKING:
-    from guardwrap.adapters.card import Figures
+from guardwrap.scheduling.request import Hooks, Spec
+from guardwrap.session.job import CallThreads, Job
+from guardwrap.session.missing_texts import (
+    Fallback,
+    Missing,
+    OnExhausted,
+    Repair,
+    read_on_exhausted,
+    require_accepted,
+)
+from guardwrap.session.source import Proposal, Source
 
 logger = logging.getLogger("guardwrap")
 
@@ -52,32 +53,11 @@ BATCH_SIZE = 32
 """The most attempts drawn in parallel, unless the user or the pipeline sets a limit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionConfig:
-    """The defaults of a session's calls. ``GuardedGenerator`` has parameters of the same names and explains them."""
-
-    tokenizer: Any = None  # the tokenizer of a model given as an object
-    sampler: str | Sampler | None = None  # replacements for those of the constraint file; None keeps the file's
-    proposal: Any = None
-    adapter: Any = None
-    budget: Budget | None = None
-    batch_size: int | None = None  # the most attempts in flight. None uses the pipeline's batch size, or 32.
-    # The seed of the first call; later calls derive theirs from it. None takes a new seed per call from torch's global
-    # generator.
-    seed: int | None = None
-    allow_code: bool = False  # whether constraint files may name Python functions
-    on_exhausted: Missing = "raise"  # what to do about texts that are missing because the budget ended
-    deterministic: bool = False  # whether nothing that is computed at the same time may change a text
-
-
 class BaseSession(ABC):
-    """The defaults of calls, and the rules by which the options of a call override them."""
+    """The defaults of calls, and the rules by which the options of a call override them.
 
-    tokenizer: Any
-    """The tokenizer; None for an endpoint."""
-
-    batch_size: int
-    """The most attempts drawn in parallel."""
+    ``options``: those of ``GuardedGenerator`` by name. A subclass calls ``_complete`` once it has its model.
+    """
 
     provider: ClassVar[str]
     """The name in telemetry of what runs the model."""
@@ -85,115 +65,84 @@ class BaseSession(ABC):
     model_name: str
     """The model's name in telemetry."""
 
+    tokenizer: Any
+    """The tokenizer; None for an endpoint."""
+
     call_class: type[PromptReader]
     """The class that reads the prompts of a call and renders its results."""
 
-    def __init__(
-        self,
-        constraints: Any,
-        config: SessionConfig,
-    ) -> None:
-        file = as_constraint_file(constraints, allow_code=config.allow_code)
-        self.file: ConstraintFile = file
-        self._allow_code = config.allow_code
-        self.constraint: Constraint = file.constraint
-        for note in bans_as_written(file.constraint):
+    trains: ClassVar[bool] = False
+    """Whether an adapter can be trained for the model."""
+
+    def __init__(self, constraints: Any, options: Mapping[str, Any]) -> None:
+        self._allow_code = bool(options.get("allow_code"))
+        self.file: ConstraintFile = as_constraint_file(constraints, allow_code=self._allow_code)
+        for note in bans_as_written(self.file.constraint):
             logger.warning("%s", note)
-        in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
-        self.sampler: Sampler = sampler_named(in_file if config.sampler is None else config.sampler)
-        self.budget: Budget = budget_or_none(config.budget) or file.budget or Budget()
-        self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
-        read_on_exhausted(config.on_exhausted)
-        self.on_exhausted = config.on_exhausted
+        default = Spec(self.file.constraint, sampler_named("rejection"), Budget(), seed=0)
+        self.spec: Spec = _specified(default, self.file, options)  # each call has a seed of its own
+        seed = options.get("seed")
+        self._seed = None if seed is None else require_whole("seed", seed, 0)
+        self._on_exhausted: Missing = options.get("on_exhausted", "raise")
+        read_on_exhausted(self._on_exhausted)
         self._accepted: set[tuple[str, str]] = set()
         self._calls = itertools.count()
         self.batches: Batches = Batches()
         self.threads: CallThreads = CallThreads()
 
-    trains: ClassVar[bool] = False
-    """Whether an adapter can be trained for the model."""
-
-    def accepts(self, options: Mapping[str, Any]) -> bool:
-        """Whether a call with these options can be made."""
-        try:
-            self.job({**options, "seed": 0})
-        except UsageError:
-            return False
-        return True
-
-    def takes_hint(self, prompts: Any, options: Mapping[str, Any]) -> bool:
-        """Whether a call can draw from prompts with a hint instead of the model itself."""
-        hinted = {**options, "proposal": Prompt("A hint. {prompt}"), "adapter": False}
-        if not self.call_class.reads_text or self.draws_elsewhere(options) or not self.accepts(hinted):
-            return False
-        return not self._spec({**self._read(hinted)[0], "seed": 0}).sampler.weighs or self.weighs(prompts, hinted)
+    def _complete(self, options: Mapping[str, Any], batch_size: int) -> None:
+        """Read the defaults that depend on the model; ``batch_size`` is its own."""
+        require_accepted(self._missing({})[0], self.spec.constraint, self.tokenizer)
+        size = options.get("batch_size")
+        self.batch_size: int = require_whole("batch_size", batch_size if size is None else size, 1)
+        from_options = options.get("proposal"), options.get("adapter")
+        proposal, adapter = merge_proposals(from_options, (self.file.proposal, self.file.adapter))
+        self.proposal: Proposal | None = self._proposal_of(proposal)
+        self.adapter: Any = None
+        if adapter is not None and adapter is not False:
+            self.use_adapter(adapter)
 
     @abstractmethod
-    def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
-        """Whether a call has a proposal or an adapter."""
+    def _proposal_of(self, given: Any) -> Proposal | None:
+        """Resolve ``proposal=``; None and False are the model itself."""
 
     @abstractmethod
-    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
-        """Whether a call's attempts can be weighed under the model."""
-
-    def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """Yield alternatives to a call: drawing from the model itself, and masked, if possible and not the call's own.
-
-        Each is a pair: whether attempts have weights, and the options.
-        """
-        itself = {**options, "proposal": False, "adapter": False}
-        if self.draws_elsewhere(options):
-            yield False, itself
-        masked = {**itself, "proposal": Masked()}
-        if self.may_mask(options) and self.accepts(masked):
-            yield True, masked
-
-    def twisted_way(self, options: Mapping[str, Any], strength: float | None = None) -> dict[str, Any] | None:
-        """Return the options of a call that draws from a twist of the model itself; None if no automaton follows it."""
-        twisted = {**options, "proposal": Twisted(strength=strength), "adapter": False}
-        try:
-            job = self.job({**twisted, "seed": 0})
-        except UsageError:
-            return None
-        digest = job.spec.constraint.digest
-        alike = job.each is None or all(each.constraint.digest == digest for each in job.each)
-        return twisted if alike and job.source.twists is not None else None
-
-    def learned_from(self, options: Mapping[str, Any]) -> Spent:
-        """Return the cost of the attempts that the twist of a call was learned from so far; 0 without a twist."""
-        twists = self.job({**options, "seed": 0}).source.twists
-        return Spent() if twists is None else twists.constraint.spent
-
-    def left_to_learn(self, options: Mapping[str, Any]) -> int:
-        """Return the most attempts that the twist of a call has still to be learned from; 0 without a twist."""
-        twists = self.job({**options, "seed": 0}).source.twists
-        if twists is None or twists.constraint.learned:
-            return 0
-        return sum(twists.constraint.sizes[twists.constraint.rounds :]) + len(twists.constraint.examples)
-
-    def may_mask(self, options: Mapping[str, Any]) -> bool:
-        """Whether a mask would be another way to draw from the model itself. A server's masks give no weights."""
-        return False
-
-    def card_figures(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Figures | None:
-        """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise."""
-        return None
+    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Any:
+        """Resolve ``adapter=``."""
 
     @abstractmethod
+    def _call(self, rest: dict[str, Any], proposal: Proposal | None) -> Any:
+        """Read the options of a call that are not guardwrap's."""
+
+    @abstractmethod
+    def _source(
+        self, own: Mapping[str, Any], spec: Spec, each: Iterable[Spec] | None, proposal: Proposal | None, call: Any
+    ) -> Source:
+        """Make the source of a call's attempts, and check what it is asked for."""
+
+    def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
+        """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
+        if self.proposal is not None and not self.proposal.only_masks:
+            raise UsageError("the wrapper has a proposal, so it cannot use an adapter; make another wrapper for it")
+        adapter = self._adapter_of(given, allow_mismatch)
+        if not isinstance(adapter, str):  # the name of a server's adapter, which has no card here
+            adapter.require_constraint(self.spec.constraint)
+        self.adapter = adapter
+
     def job(self, options: Mapping[str, Any]) -> Job:
         """Read the options of a call."""
+        own, rest = self._read(options)
+        proposal = self._proposal_in(own)
+        return self._job(own, proposal, self._call(rest, proposal))
 
-    def attempts(
-        self,
-        prompts: Any,
-        count: int,
-        *,
-        weigh: bool = True,
-        on_attempt: Callable[[], None] | None = None,
-        **options: Any,
-    ) -> list[list[Attempt]]:
-        """Draw a fixed number of attempts for each prompt; see ``GuardedGenerator.attempts``."""
-        return self.pilot(prompts, count, weigh=weigh, on_attempt=on_attempt, **options)[1]
+    def _job(self, own: Mapping[str, Any], proposal: Proposal | None, call: Any) -> Job:
+        """Complete a call with the session's defaults. A fallback is judged by the rules that run no model."""
+        spec = self._spec(own)
+        each = self._each(own, spec)
+        source = self._source(own, spec, each, proposal, call)
+        on_exhausted, repair = self._missing(own)
+        require_accepted(on_exhausted, spec.constraint, self.tokenizer)
+        return Job(self, spec, source, self._size(own), each, on_exhausted, repair)
 
     def pilot(
         self,
@@ -239,23 +188,15 @@ class BaseSession(ABC):
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
-        job = replace(job, called=called, tells=tells)
+        job = replace(job, called=called, hooks=Hooks(tells=tells))
         if job.source.twists is not None and model_share is not None:
             twists = replace(job.source.twists, model_share=model_share)
             job = replace(job, source=replace(job.source, twists=twists))
-        return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts
-
-    def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
-        """Return the budgets of a call's prompts, ``count`` of them."""
-        own, _ = self._read(options)
-        asked = self._spec({**own, "seed": 0})
-        each = self._each(own, asked)
-        return [asked.budget] * count if each is None else [one.budget for one in each]
+        return [outcome for _, outcome in job.served(job.requests(inputs))], attempts
 
     def constraint_of(self, options: Mapping[str, Any]) -> Constraint:
         """Return the constraint of a call with these options, ``constraints`` and ``fields`` among them."""
-        own, _ = self._read(options)
-        return self._spec({**own, "seed": 0}).constraint
+        return self._spec({**self._read(options)[0], "seed": 0}).constraint
 
     def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split the options of a call into guardwrap's and the pipeline's, and read ``constraints``."""
@@ -270,34 +211,40 @@ class BaseSession(ABC):
 
     def _spec(self, own: Mapping[str, Any]) -> Spec:
         """Complete guardwrap's options of a call with the defaults."""
-        constraint, sampler, budget = self.constraint, self.sampler, self.budget
-        if own.get("constraints") is not None:
-            file: ConstraintFile = own["constraints"]
-            constraint, budget = file.constraint, file.budget or budget
-            sampler = sampler if file.sampler is None else sampler_named(file.sampler, file.source)
-        if own.get("sampler") is not None:
-            sampler = sampler_named(own["sampler"])
-        budget = budget_or_none(own.get("budget")) or budget
+        spec = _specified(self.spec, own.get("constraints"), own)
         if isinstance(own.get("fields"), Mapping):
-            constraint = fill(constraint, own["fields"])
+            spec = replace(spec, constraint=fill(spec.constraint, own["fields"]))
         elif own.get("fields") is None and own.get("constraint_each") is None:
-            require_filled(constraint)
+            require_filled(spec.constraint)
         seed = self.next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
-        return Spec(constraint, sampler, budget, seed)
+        return replace(spec, seed=seed)
 
-    def _complete(self, own: Mapping[str, Any], spec: Spec, each: Iterable[Spec] | None, source: Source) -> Job:
-        """Return the job of a call. A fallback is judged by the rules that run no model."""
+    def _proposal_in(self, own: Mapping[str, Any]) -> Proposal | None:
+        """Return the proposal of a call, with its adapter; None for the model itself."""
+        proposal = self.proposal if own.get("proposal") is None else self._proposal_of(own["proposal"])
+        adapter = own.get("adapter")
+        adapter = self.adapter if adapter is None else adapter  # read once, as another thread may load another one
+        if adapter is None or adapter is False:
+            return proposal
+        if proposal is not None and not proposal.only_masks:
+            raise UsageError(
+                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
+            )
+        return replace(proposal or Proposal(), adapter=self._adapter_of(adapter))
+
+    def _missing(self, own: Mapping[str, Any]) -> tuple[OnExhausted, Repair | None]:
+        """Return what a call does about missing texts in the end, and its repair turns, if any."""
         option, file = own.get("on_exhausted"), own.get("constraints")
-        in_call = None if file is None else file.repair
-        if option is None:
-            option = self.on_exhausted
-            if in_call is not None and isinstance(option, Repair):
-                option = option.otherwise  # the file of the call replaces the turns of the wrapper
-        on_exhausted, repair = read_on_exhausted(option, self.file.repair if in_call is None else in_call)
-        if own.get("on_exhausted") is None:
-            on_exhausted = or_from_file(on_exhausted, (self.file if file is None else file).fallback)
-        require_accepted(on_exhausted, spec.constraint, self.tokenizer)
-        return Job(spec, source, self._size(own), self.batches, self.threads, each, on_exhausted, repair)
+        from_call = None if file is None else file.repair
+        default = self._on_exhausted
+        if from_call is not None and isinstance(default, Repair):
+            default = default.otherwise  # the file of the call replaces the turns of the wrapper
+        turns = self.file.repair if from_call is None else from_call
+        on_exhausted, repair = read_on_exhausted(default if option is None else option, turns)
+        text = (self.file if file is None else file).fallback
+        if option is None and on_exhausted == "raise" and text is not None:
+            on_exhausted = Fallback(text)
+        return on_exhausted, repair
 
     def _size(self, own: Mapping[str, Any]) -> int:
         """Return the most attempts that a call draws in parallel."""
@@ -348,13 +295,11 @@ class BaseSession(ABC):
                 raise UsageError("all prompts of a call share their repair turns; pass on_exhausted=Repair(...) to it")
             if file.fallback is not None:
                 raise UsageError("all prompts of a call share their fallback; pass on_exhausted=Fallback(...) to it")
-            asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
-            if own.get("sampler") is None and file.sampler is not None:
-                asked = replace(asked, sampler=sampler_named(file.sampler, file.source))
-            if own.get("budget") is None and file.budget is not None:
-                asked = replace(asked, budget=file.budget)
-        sampler = asked.sampler if item.sampler is None else sampler_named(item.sampler)
-        asked = replace(asked, sampler=sampler, budget=item.budget or asked.budget)
+            of_call = (("sampler", asked.sampler), ("budget", asked.budget))  # before those of the prompt's file
+            options = {name: value for name, value in of_call if own.get(name) is not None}
+            both = All((asked.constraint, file.constraint))
+            asked = replace(_specified(asked, file, options), constraint=both)
+        asked = _specified(asked, None, {"sampler": item.sampler, "budget": item.budget})
         if item.seed is not None:
             asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
         return asked if item.number is None else replace(asked, place=item.number)
@@ -371,6 +316,19 @@ class BaseSession(ABC):
     def plan_seed(self) -> int:
         """Return the seed of a plan that gives none. It is not one of the seeds of calls, and uses none of them up."""
         return _random_seed() if self._seed is None else seed_for(self._seed, "plan")
+
+
+def _specified(default: Spec, file: ConstraintFile | None, options: Mapping[str, Any]) -> Spec:
+    """Complete a spec: options come before those of their constraint file, and these before the default's."""
+    constraint, sampler, budget = default.constraint, default.sampler, default.budget
+    if file is not None:
+        constraint, budget = file.constraint, file.budget or budget
+        sampler = sampler if file.sampler is None else sampler_named(file.sampler, file.source)
+    if options.get("sampler") is not None:
+        sampler = sampler_named(options["sampler"])
+    return replace(
+        default, constraint=constraint, sampler=sampler, budget=budget_or_none(options.get("budget")) or budget
+    )
 
 
 def _random_seed() -> int:

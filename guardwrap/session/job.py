@@ -1,61 +1,78 @@
-"""One call, ready to run: makes requests from prompts and has a scheduler serve them."""
+"""One call, ready to run: makes requests from prompts, has a scheduler serve them, and delivers the outcomes."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence, Sized
-from contextlib import aclosing
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from guardwrap.budget import Budget
-from guardwrap.constraints.base import Constraint
-from guardwrap.environment.progress import Teller
-from guardwrap.errors import ContextExceeded, UsageError
+from guardwrap.environment.progress import tracked
+from guardwrap.errors import ContextExceeded, GuardwrapError, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.samplers import collecting
 from guardwrap.scheduling.backend import Backend, TokenTwist
-from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.scheduling.rejected_attempt import RejectedAttempt
-from guardwrap.scheduling.request import Hooks, Request, Spec
-from guardwrap.scheduling.request_state import RequestState
+from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, Request, Spec
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
-from guardwrap.session.call_threads import CallThreads
-from guardwrap.session.fallback import OnExhausted
-from guardwrap.session.repair import Repair
+from guardwrap.session.missing_texts import OnExhausted, Repair, completed, raise_if_short
 from guardwrap.session.source import Source
 from guardwrap.session.telemetry import CallSpan, traced_by, work_span
 from guardwrap.session.twisting import PROMPTS, Learned, Spent
+
+if TYPE_CHECKING:
+    from guardwrap.session.base_session import BaseSession
+
+PLANS = 4
+"""Plans at a time. Most take 8 to 64 attempts, and would wait for one of a rare rule that takes 1 000."""
+
+_FINAL = ("deadline", "error", "impossible", "timeout")
+"""Ends of a request that no repair turn follows."""
+
+_ONE_TWIST = "Twisted() is learned for one constraint; leave out the constraints of single prompts, or Twisted()"
+_ONE_EACH = "constraint_each and fields take one item per prompt"
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Job:
     """One call, ready to run."""
 
+    session: BaseSession
     spec: Spec  # what is asked for every prompt, unless ``each`` asks something else of one
     source: Source  # where attempts come from
     batch_size: int  # the most attempts drawn in parallel
-    batches: Batches  # those that concurrent calls share
-    threads: CallThreads  # where calls in event loops learn
     each: Iterable[Spec] | None = None  # what is asked for each prompt, in order; None if it is the same for all
     on_exhausted: OnExhausted = "raise"  # what to do about texts that are missing in the end
     repair: Repair | None = None  # repair turns for prompts whose budget ended; None for none
     hooks: Hooks = field(default_factory=Hooks)  # whom the call tells what happens
     span: CallSpan | None = None  # the span of the call, which gets every outcome; None if nobody traces it
     called: float = field(default_factory=time.monotonic)  # when the call was made, by ``time.monotonic()``
-    tells: Teller | None = None  # says how the call is getting on if it takes long; None for a silent call
-    # called with True when the call joins the batch, and with False once nothing more is computed for it
-    on_busy: OnBusy | None = None
 
     @property
     def call(self) -> Any:
         """What reads prompts and renders texts: a ``Call`` or an ``EndpointCall``."""
         return self.source.call
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the timeout of the call, negative after it; None without a timeout."""
+        timeout = self.spec.budget.timeout
+        return None if timeout is None else self.called + timeout - time.monotonic()
+
+    def budgets(self, count: int) -> list[Budget]:
+        """Return the budgets of the first ``count`` prompts."""
+        return [self.spec.budget] * count if self.each is None else [spec.budget for spec in self.each]
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts and make requests from them, lazily."""
@@ -71,37 +88,16 @@ class Job:
 
     async def arequests(self, prompts: Iterable[Any]) -> Iterator[Request]:
         """Make requests like ``requests``, without blocking the event loop while a twist is learned."""
-        if not self.learns:
+        if self.source.twists is None or self.source.twists.constraint.learned:
             return self.requests(prompts)
         again = isinstance(prompts, Sized) and (self.each is None or isinstance(self.each, Sized))
+        threads, seconds = self.session.threads, self.seconds_left if again else None
         try:
-            return await self.threads.learn(
-                lambda: self.requests(prompts), self.on_busy, self.seconds_left if again else None
-            )
+            return await threads.learn(lambda: self.requests(prompts), self.hooks.on_busy, seconds)
         except TimeoutError:  # other calls learned, and the requests now end at once
-            return await self.threads.run(lambda: self.requests(prompts))
+            return await threads.run(lambda: self.requests(prompts))
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the timeout of the call, negative after it; None without a timeout."""
-        timeout = self.spec.budget.timeout
-        return None if timeout is None else self.called + timeout - time.monotonic()
-
-    def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
-        """Make requests from prompts that are already prepared."""
-        if self.each is None:
-            return map(self.request, self._learned(prompts))
-        asked: deque[Spec] = deque()
-        prepared = self._learned(_side_by_side(prompts, self.each, asked))
-        return (self.request(prompt, asked.popleft()) for prompt in prepared)
-
-    @property
-    def learns(self) -> bool:
-        """Whether ``requests`` draws attempts, to learn the values of a twist."""
-        twists = self.source.twists
-        return twists is not None and not twists.constraint.learned
-
-    def _learned(self, prompts: Iterable[PreparedPrompt], most: int = PROMPTS) -> Iterable[PreparedPrompt]:
+    def _learned(self, prompts: Iterable[PreparedPrompt], most: int) -> Iterable[PreparedPrompt]:
         """Learn the values of a twist from the first prompts, unless they are known."""
         twists = self.source.twists
         if twists is None or twists.constraint.learned:
@@ -119,53 +115,45 @@ class Job:
     def _attempts(
         self, prompts: Sequence[PreparedPrompt], twists: Sequence[TokenTwist], count: int, seed: int
     ) -> Learned:
-        """Draw attempts that are not returned, ``count`` for each prompt."""
-        sampler, attempts = collecting(weigh=False)
-        seconds, twisted = self.spec.budget.max_seconds, self.source.twists
-        if seconds is not None and twisted is not None:  # learning takes at most as long as the call itself may
-            seconds *= count * len(prompts) / sum(twisted.constraint.sizes)
+        """Draw attempts that are not returned, ``count`` for each prompt, to learn the values of a twist."""
+        assert self.source.twists is not None
+        twisted, tells = self.source.twists.constraint, self.hooks.tells
+        before, most = twisted.spent.attempts, sum(twisted.sizes)
+
+        def tell() -> None:
+            if tells is not None:
+                done = before + sum(map(len, attempts))
+                tells(lambda: f"learning a twist, {done:,} of up to {most:,} attempts")
+
+        sampler, attempts = collecting(False, tell)
+        seconds = self.spec.budget.max_seconds
+        if seconds is not None:  # learning takes at most as long as the call itself may
+            seconds *= count * len(prompts) / most
         budget = Budget(count, max_seconds=seconds, timeout=self.spec.budget.timeout)
         spec = replace(self.spec, sampler=sampler, budget=budget, seed=seed)
         # weighed by what the twist notes, also where a cannot be computed afterwards
         weighing = replace(spec, sampler=sampler._replace(weighs=True))
-        hooks = Hooks(on_progress=self._lessons(len(prompts)))
-        plain = replace(self, source=replace(self.source, twists=None))
+        plain = replace(self, source=replace(self.source, twists=None), hooks=Hooks())
         requests = []
         for prompt, twist in zip(prompts, twists, strict=True):
             request = plain.request(replace(prompt, law=replace(prompt.law, count=count)), spec)
             drawing = replace(request.drawing, twist=twist, lookahead=None)
-            requests.append(replace(request, spec=weighing, drawing=drawing, hooks=hooks))
+            requests.append(replace(request, spec=weighing, drawing=drawing))
         served = Scheduler(self._backend()).serve(iter(requests), window=len(requests))
         computed = [outcome.report.usage.computed_tokens for _, outcome in served]
-        return Learned([Spent(*each) for each in zip(map(len, attempts), computed, strict=True)], attempts)
-
-    def _progress(self, state: RequestState) -> None:
-        """Say how a request is getting on."""
-        if self.tells is not None:
-            self.tells(state.outlook)
-
-    def _lessons(self, prompts: int) -> Callable[[RequestState], None] | None:
-        """Return what says how learning from attempts for some prompts is getting on."""
-        tells, twists = self.tells, self.source.twists
-        if tells is None or twists is None:
-            return None
-        before, most = twists.constraint.spent.attempts, sum(twists.constraint.sizes)
-        return lambda state: tells(
-            lambda: f"learning a twist, {before + prompts * state.attempts:,} of up to {most:,} attempts"
-        )
+        return Learned([Spent(*cost) for cost in zip(map(len, attempts), computed, strict=True)], attempts)
 
     def request(self, prompt: PreparedPrompt, spec: Spec | None = None) -> Request:
         """Make a request from a prepared prompt."""
         spec = spec or self.spec
         if self.source.twists is not None and spec.constraint.digest != self.spec.constraint.digest:
             raise UsageError(_ONE_TWIST)
-        repairs = self.repair is not None and not spec.sampler.records
-        if self.repair is not None and repairs:
+        hooks = replace(self.hooks, tells=None) if spec.sampler.records else self.hooks
+        follow_up = None
+        if self.repair is not None and not spec.sampler.records:
             self.repair.require_prompt(prompt.given)
+            follow_up = partial(self._repair_turn, spec, 1)
         prompt, drawing = self.source.drawing(prompt, spec, self.span)
-        silent = self.tells is None or spec.sampler.records
-        hooks = self.hooks if silent else replace(self.hooks, on_progress=self._progress)
-        follow_up = partial(self._repair_turn, spec, 1) if repairs else None
         return Request(prompt, spec, drawing, hooks, self.called, follow_up)
 
     def _repair_turn(
@@ -191,33 +179,22 @@ class Job:
         follow_up = partial(self._repair_turn, spec, turn + 1)
         return replace(following, follow_up=follow_up, earlier=(request.first, outcome))
 
-    def served(
-        self, requests: Iterator[Request], *, alone: bool = False
-    ) -> Iterator[tuple[PreparedPrompt, Constraint, Outcome]]:
-        """Serve requests. Yields each prompt with its constraint and outcome, in the order of the requests.
+    def served(self, requests: Iterator[Request], *, alone: bool = False) -> Iterator[tuple[Request, Outcome]]:
+        """Serve requests. Yields each with its outcome, in the order of the requests.
 
         ``alone``: whether to use a batch of its own. In a shared batch another thread may consume ``requests``, and
         an iterator that blocks would block other calls.
         """
         window = WINDOW * self.batch_size
         if alone or not self.source.shares:
-            served = Scheduler(self._backend()).serve(requests, window=window)
-        else:
-            served = self.batches.serve(self._key, self._backend, requests, window=window)
-        for request, outcome in served:
-            prompt: Any = request.prompt
-            yield prompt, request.spec.constraint, outcome
+            return Scheduler(self._backend()).serve(requests, window=window)
+        return self.session.batches.serve(self._key, self._backend, requests, window=window)
 
-    async def aserved(
-        self, requests: Iterator[Request]
-    ) -> AsyncGenerator[tuple[PreparedPrompt, Constraint, Outcome], None]:
+    def aserved(self, requests: Iterator[Request]) -> AsyncGenerator[tuple[Request, Outcome], None]:
         """Serve requests like ``served``, without blocking the event loop."""
-        window = WINDOW * self.batch_size
-        batch = self.batches.aserve(self._key, self._backend, requests, window=window, on_busy=self.on_busy)
-        async with aclosing(batch) as served:
-            async for request, outcome in served:
-                prompt: Any = request.prompt
-                yield prompt, request.spec.constraint, outcome
+        return self.session.batches.aserve(
+            self._key, self._backend, requests, window=WINDOW * self.batch_size, on_busy=self.hooks.on_busy
+        )
 
     @property
     def _key(self) -> Hashable:
@@ -226,13 +203,55 @@ class Job:
     def _backend(self) -> Backend:
         return self.source.backend(self.batch_size)
 
+    def completed(self, request: Request, outcome: Outcome) -> Outcome:
+        """Fill missing texts with the fallback, if there is one, and add the outcome to the call's span."""
+        prompt: Any = request.prompt
+        constraint, begun = request.spec.constraint, self.call.begun(prompt)
+        outcome = completed(self.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer, begun=begun)
+        return outcome if self.span is None else self.span.note(prompt, constraint, outcome)
 
-_FINAL = ("deadline", "error", "impossible", "timeout")
-"""Ends of a request that no repair turn follows."""
+    def require_all(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise if texts are missing and ``on_exhausted`` does not allow that."""
+        raise_if_short(self.on_exhausted, outcomes, self.call.sampling)
 
-_ONE_TWIST = "Twisted() is learned for one constraint; leave out the constraints of single prompts, or Twisted()"
-_ONE_EACH = "constraint_each and fields take one item per prompt"
-_Item = TypeVar("_Item")
+    def outcomes(
+        self, prompts: Iterable[Any], *, first: int = 0, alone: bool = False, on_outcome: OnOutcome | None = None
+    ) -> Iterator[tuple[Any, Outcome]]:
+        """Yield each prepared prompt with its completed outcome."""
+        ended: dict[int, Outcome] = {}
+
+        def on_end(request: Request, outcome: Outcome) -> None:
+            assert on_outcome is not None
+            number = request.prompt.number
+            ended[number] = self.completed(request, outcome)
+            on_outcome(number, ended[number])
+
+        job = self if on_outcome is None else replace(self, hooks=replace(self.hooks, on_end=on_end))
+        for request, outcome in job.served(job.requests(prompts, first=first), alone=alone):
+            early = ended.pop(request.prompt.number, None)  # completed in on_end; a fallback function is called once
+            yield request.prompt, self.completed(request, outcome) if early is None else early
+
+    def collected(
+        self, prompts: Any, *, progress: bool | None = None, render: bool = False
+    ) -> tuple[list[Outcome], list[Any]]:
+        """Return all outcomes and, with ``render``, records. Rendered one by one, so that images can be freed early."""
+        outcomes: list[Outcome] = []
+        records: list[Any] = []
+        try:
+            for prompt, outcome in tracked(self.outcomes(prompts), prompts, progress):
+                outcomes.append(outcome)  # outcomes before an error are attached to it
+                if render:
+                    records.append(self.source.records(prompt, outcome))
+        except GuardwrapError as error:
+            error.outcomes = (*outcomes, *error.outcomes)
+            raise
+        return outcomes, records
+
+    def records(self, prompts: Iterable[Any]) -> Iterator[Any]:
+        """Yield records one by one. Prompts are consumed as needed."""
+        for prompt, outcome in self.outcomes(prompts, alone=True):
+            self.require_all([outcome])
+            yield self.source.records(prompt, outcome)
 
 
 def _side_by_side(prompts: Iterable[_Item], each: Iterable[Spec], asked: deque[Spec]) -> Iterator[_Item]:
@@ -246,3 +265,55 @@ def _side_by_side(prompts: Iterable[_Item], each: Iterable[Spec], asked: deque[S
         yield prompt
     if next(remaining, None) is not None:
         raise UsageError(f"{_ONE_EACH}; there are fewer prompts than items")
+
+
+class CallThreads:
+    """Threads in which a wrapper works for calls in event loops. Each wrapper has its own, so that no other one waits.
+
+    They are started when they are first used, and end when the wrapper is no longer used.
+    """
+
+    def __init__(self) -> None:
+        self._short = ThreadPoolExecutor(thread_name_prefix="guardwrap-call")
+        self._learner = ThreadPoolExecutor(1, "guardwrap-learner")
+        self._planner = ThreadPoolExecutor(PLANS, "guardwrap-planner")
+
+    def __reduce__(self) -> tuple[type[CallThreads], tuple[()]]:
+        """Copy or pickle without the threads: a copy of a wrapper starts its own."""
+        return CallThreads, ()
+
+    async def run(self, work: Callable[[], _Item]) -> _Item:
+        """Return the result of work without blocking the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._short, _in_context(work))
+
+    async def learn(self, work: Callable[[], _Item], on_busy: OnBusy | None, seconds: float | None = None) -> _Item:
+        """Return the result of work that learns a twist, one call of the wrapper at a time.
+
+        ``seconds``: the most seconds to wait for it and for calls before it; None for no limit. Work that has begun
+        then continues without anyone waiting for it.
+        """
+        return await _result(self._learner, work, on_busy, seconds)
+
+    async def plan(self, work: Callable[[], _Item], on_busy: OnBusy | None, seconds: float | None = None) -> _Item:
+        """Return the result of work that makes a plan, ``PLANS`` calls of the wrapper at a time; see ``learn``."""
+        return await _result(self._planner, work, on_busy, seconds)
+
+
+async def _result(
+    pool: ThreadPoolExecutor, work: Callable[[], _Item], on_busy: OnBusy | None, seconds: float | None
+) -> _Item:
+    def done() -> _Item:
+        if on_busy is None:
+            return work()
+        on_busy(True)
+        try:
+            return work()
+        finally:
+            on_busy(False)
+
+    return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(pool, _in_context(done)), seconds)
+
+
+def _in_context(work: Callable[[], _Item]) -> Callable[[], _Item]:
+    """Return work that runs in the caller's context, with its current span."""
+    return partial(contextvars.copy_context().run, work)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from transformers import PreTrainedModel
+from transformers.pipelines import Pipeline
 
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
 from guardwrap.backends.endpoint.endpoint_law import EndpointSettings, require_weighable_endpoint
@@ -15,30 +19,60 @@ from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.refill.threshold_rows import rows_of
+from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.constraints.views import NO_MESSAGE, judged_part
+from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError
 from guardwrap.messages.call_syntax import with_syntax
 from guardwrap.outcomes import ITSELF, Origin, Outcome, Remedy, Shape
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
+from guardwrap.pipelines.loading import pipeline_of
 from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposal_draws import require_weighable
-from guardwrap.proposals import Masked, Prompt
+from guardwrap.pipelines.proposal_draws import QUANTISED, require_same_tokens, require_weighable, why_unweighable
+from guardwrap.pipelines.task_calls import call_kind
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Drawing, DrawOf, Spec, Weigh
-from guardwrap.session.resolve import Proposal
 from guardwrap.session.telemetry import CallSpan, traced_by
 from guardwrap.session.twisting import Twists
 
+if TYPE_CHECKING:
+    from guardwrap.adapters.card import Card
+    from guardwrap.adapters.loaded import Checkpoint, Loaded
+
 _SURE = 1e-6
 """The share of the remaining probability that masks beyond truncation leave unseen."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What attempts are drawn from, if not the model itself under the user's prompts."""
+
+    other: Pipeline | None = None  # the pipeline of another model, or None
+    prompt: Prompt | None = None  # another prompt, or None
+    adapter: Any = None  # a ``Loaded`` adapter or ``Checkpoint``, the name of an adapter on a server, or None
+    masked: Masked | None = None  # the settings of the mask, or None
+    twisted: Twisted | None = None  # the settings of the twist, or None
+
+    @property
+    def only_masks(self) -> bool:
+        """Whether attempts are drawn from the model itself, with a mask or a twist."""
+        return self.other is None and self.prompt is None and self.adapter is None
+
+    @property
+    def words(self) -> str:
+        """Another model or prompt, in words for reports."""
+        if self.other is not None:
+            return f"the model {self.other.model.name_or_path!r}"
+        return "" if self.prompt is None else str(self.prompt)
 
 
 class Source(Protocol):
@@ -51,20 +85,35 @@ class Source(Protocol):
         """What reads prompts and renders texts: a ``Call`` or an ``EndpointCall``."""
 
     @property
+    def model(self) -> Any:
+        """What attempts are drawn from. Calls can share a batch only if it is the same."""
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """What attempts are drawn from, if not the model itself."""
+
+    @property
     def twists(self) -> Twists | None:
         """The twists that attempts are drawn with, which may have to be learned; None without any."""
+
+    @property
+    def card(self) -> Card | None:
+        """The card of the adapter in use, if its figures hold for the call's model and settings; None otherwise."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for every report."""
 
     @property
-    def model(self) -> Any:
-        """What attempts are drawn from. Calls can share a batch only if it is the same."""
-
-    @property
     def shares(self) -> bool:
         """Whether calls in threads share a batch."""
+
+    @property
+    def weighs_masks(self) -> bool:
+        """Whether attempts from a mask have weights."""
+
+    def weighs(self, prompts: Iterable[Any], spec: Spec) -> bool:
+        """Whether attempts at prompts can be weighed under the model, and may be without further requests."""
 
     def drawing(self, prompt: Any, spec: Spec, span: CallSpan | None) -> tuple[Any, Drawing]:
         """Return the prompt as attempts at it need it, and how they are drawn."""
@@ -91,13 +140,27 @@ class LocalSource:
     twists: Twists | None = None
     weigh: Weigh | None = None  # computes log-weights that decoding does not give
     notes: tuple[str, ...] = ()
-    of_weights: tuple[str, ...] = ()  # notes for reports of samplers that use weights
     separate: bool = False  # whether each attempt is computed alone, so that no other changes it
 
     @property
     def shares(self) -> bool:
         """Whether guardwrap's own loop draws the attempts."""
         return self.causal
+
+    weighs_masks: ClassVar[bool] = True
+
+    @property
+    def card(self) -> Card | None:
+        """The card of the adapter, if no mask or twist, other model or other settings make its figures invalid."""
+        proposal = self.proposal
+        if proposal is None or proposal.adapter is None or proposal.masked is not None or proposal.twisted is not None:
+            return None
+        card: Card | None = proposal.adapter.card
+        return None if proposal.adapter.other_base or self.other_settings else card
+
+    def weighs(self, prompts: Iterable[Any], spec: Spec) -> bool:
+        """Whether attempts can be weighed. Truncation such as top_k, for one, prevents it."""
+        return all(why_unweighable(prompt) is None for prompt in self.call.prompts(enumerate(prompts), 1))
 
     @property
     def masked(self) -> Masked | None:
@@ -130,8 +193,8 @@ class LocalSource:
             if self.masked is not None:
                 mask = lookahead = self._mask(self.masked, lookahead, prompt, spec)
         why = self._whole_because(prompt)
-        twists, proposal = self.twists, self.proposal
-        notes = (*self.notes, *(self.of_weights if spec.sampler.weighs else ()), *prompt.law.notes)
+        twists = self.twists
+        notes = (*self.notes, *(self._notes_on_weights() if spec.sampler.weighs else ()), *prompt.law.notes)
         notes += (*self.call.notes(prompt, spec.constraint), *(() if twists is None else twists.notes))
         return prompt, Drawing(
             draw_of,
@@ -140,7 +203,7 @@ class LocalSource:
             lookahead,
             None if twists is None else twists.twist(prompt),
             self.weigh if spec.sampler.weighs else None,
-            ITSELF if proposal is None else proposal.origin(spec.constraint, prompt.given, self.other_settings),
+            self._origin(spec.constraint, prompt.given),
             notes,
             settled=watch if why is None else None,
             whole_because=why or "",
@@ -148,6 +211,22 @@ class LocalSource:
             ways=self._ways(prompt),
             learning=prompt.learning,
         )
+
+    def _origin(self, constraint: Constraint, prompt: Any) -> Origin:
+        """Describe what attempts are drawn from; of an adapter, also whether its card covers this call."""
+        proposal = self.proposal
+        if proposal is None:
+            return ITSELF
+        words = proposal.words
+        if proposal.adapter is not None:
+            words = proposal.adapter.described(constraint, prompt, other_settings=self.other_settings)
+        masked = None if proposal.masked is None else Shape.MASKED
+        return Origin(words, masked if proposal.twisted is None else Shape.TWISTED)
+
+    def _notes_on_weights(self) -> tuple[str, ...]:
+        """Return notes for reports of samplers that use the weights of a mask or a twist, which decoding gives."""
+        by_mask = self.proposal is not None and self.proposal.only_masks
+        return (QUANTISED,) if by_mask and is_quantised(self.model) else ()
 
     def _watch(self, constraint: Constraint, prompt: PreparedPrompt) -> PrefixWatch:
         reader = self.reader if constraint is self.rule else PrefixReader(constraint)
@@ -201,23 +280,6 @@ def _draw_of(draw: DrawOf, constraint: Constraint) -> DrawOf:
     return partial(decode, stops=stops) if stops else draw
 
 
-@dataclass(frozen=True)
-class EndpointProposal:
-    """What a server draws attempts from, if not its model under the user's prompts."""
-
-    prompt: Prompt | None = None  # another prompt, or None
-    adapter: str | None = None  # the name of an adapter on the server, or None
-    masked: bool = False  # whether the server masks tokens, so that texts follow one part of the constraint
-
-    def origin(self, constraint: Constraint) -> Origin:
-        """Describe the proposal."""
-        words = "" if self.prompt is None else str(self.prompt)
-        words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
-        if not self.masked:
-            return Origin(words)
-        return Origin(words, Shape.MASKED, f"by the server for {masking(constraint)[0].title}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class EndpointSource:
     """A model on a server."""
@@ -226,12 +288,18 @@ class EndpointSource:
     model: Endpoint
     rule: Constraint  # the constraint of the call
     reader: PrefixReader  # judges growing texts by it. A part that was too slow is not asked again.
-    proposal: EndpointProposal | None = None  # what attempts are drawn from; None for the model itself
+    proposal: Proposal | None = None  # what attempts are drawn from; None for the model itself
     weigh: EndpointWeigher | None = None
     notes: tuple[str, ...] = ()
 
     twists: ClassVar[None] = None
+    card: ClassVar[None] = None
     shares: ClassVar[bool] = True
+    weighs_masks: ClassVar[bool] = False
+
+    def weighs(self, prompts: Iterable[Any], spec: Spec) -> bool:
+        """Whether the sampler uses weights: they cost further requests."""
+        return spec.sampler.weighs
 
     def backend(self, size: int) -> Backend:
         """Make the backend of the server."""
@@ -248,7 +316,7 @@ class EndpointSource:
         weighed = proposal is not None and spec.sampler.weighs
         if weighed:
             prompt = replace(prompt, law=replace(prompt.law, scored=True))
-        elif proposal is not None and proposal.masked:
+        elif proposal is not None and proposal.masked is not None:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(spec.constraint)[1]))
         reader = self.reader
         if spec.constraint is not self.rule:
@@ -260,10 +328,20 @@ class EndpointSource:
             _draw_of(self.call.draw, spec.constraint),
             TextWatch(reader),
             weigh=self.weigh if weighed else None,
-            origin=ITSELF if proposal is None else proposal.origin(spec.constraint),
+            origin=self._origin(spec.constraint),
             notes=self.notes,
             whole_because="a server draws the texts, and may draw another one after a broken connection",
         )
+
+    def _origin(self, constraint: Constraint) -> Origin:
+        """Describe what attempts are drawn from."""
+        proposal = self.proposal
+        if proposal is None:
+            return ITSELF
+        words = proposal.words if proposal.adapter is None else f"the server's adapter {proposal.adapter!r}"
+        if proposal.masked is None:
+            return Origin(words)
+        return Origin(words, Shape.MASKED, f"by the server for {masking(constraint)[0].title}")
 
 
 def part_judged(spec: Spec, each: Iterable[Spec] | None = None) -> str | None:
@@ -276,14 +354,13 @@ def part_judged(spec: Spec, each: Iterable[Spec] | None = None) -> str | None:
     return next((part for part in parts if part is not None), None)
 
 
-def require_possible(
-    spec: Spec, proposal: EndpointProposal | None, endpoint: Endpoint, settings: EndpointSettings
-) -> None:
+def require_possible(spec: Spec, proposal: Proposal | None, endpoint: Endpoint, settings: EndpointSettings) -> None:
     """Raise UsageError for what a server cannot do, before any request is sent."""
-    if proposal is not None and proposal.masked:
+    masked = proposal is not None and proposal.masked is not None
+    if masked:
         masking(spec.constraint)
     if proposal is not None and spec.sampler.weighs:
-        if proposal.masked:
+        if masked:
             raise UsageError(
                 f"the sampler {spec.sampler.name!r} computes weights, and a server does not report how much "
                 "probability its mask removed; pass sampler='rejection', or leave Masked() out"
@@ -295,3 +372,74 @@ def require_possible(
                 f"{part.title} counts tokens, and an endpoint gives only text; use unit='characters' or 'words', or "
                 "max_new_tokens="
             )
+
+
+def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
+    """Resolve ``proposal=`` for a local model; None and False are the model itself."""
+    if given is None or given is False:
+        return None
+    if not call_kind(pipe).causal:
+        raise UsageError("proposal= is supported only for causal language models; leave it out")
+    if isinstance(given, Masked):
+        return replace(proposal_of(pipe, given.proposal) or Proposal(), masked=given)
+    if isinstance(given, Twisted):
+        return replace(proposal_of(pipe, given.proposal) or Proposal(), twisted=given)
+    if isinstance(given, Prompt):
+        return Proposal(prompt=given)
+    if isinstance(given, str) and "{" in given:
+        raise UsageError(f"proposal={given!r} is not the name of a model; for a prompt, pass Prompt({given!r})")
+    has_tokenizer = isinstance(given, str | Path | Pipeline)
+    other = pipeline_of(given, None if has_tokenizer else pipe.tokenizer)
+    if not call_kind(other).causal:
+        raise UsageError("the proposal is not a causal language model; give one with the tokenizer of the model")
+    require_same_tokens(pipe, other)
+    return Proposal(other)
+
+
+def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
+    """Load an adapter for a local model from ``adapter=``. One that is already loaded for it is returned as it is."""
+    if not call_kind(pipe).causal:
+        raise UsageError("adapter= is supported only for causal language models; leave it out")
+    from guardwrap.adapters.loaded import Checkpoint, Loaded, in_training, load_adapter  # peft takes a second to import
+
+    if isinstance(given, Loaded | Checkpoint):
+        return given
+    if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
+        return in_training(pipe.model, given)
+    if isinstance(given, str | Path):
+        given = Adapter(given)
+    if not isinstance(given, Adapter):
+        raise UsageError(f"adapter={given!r} is not a folder, a Hub id or an Adapter('...')")
+    if allow_mismatch:
+        given = replace(given, allow_mismatch=True)
+    return load_adapter(pipe.model, pipe.tokenizer, given)
+
+
+def endpoint_proposal_of(given: Any) -> Proposal | None:
+    """Resolve ``proposal=`` for a server; None and False are its model itself."""
+    if given is None or given is False:
+        return None
+    if isinstance(given, Prompt):
+        return Proposal(prompt=given)
+    if isinstance(given, Masked):
+        if given.unseen != Masked().unseen:
+            raise UsageError("unseen= has no effect on a server, which masks every token or none; pass Masked()")
+        return replace(endpoint_proposal_of(given.proposal) or Proposal(), masked=given)
+    if isinstance(given, Twisted):
+        raise UsageError(
+            "Twisted() weighs next tokens, which a server does not let its clients do; wrap the model itself, or leave "
+            "Twisted() out"
+        )
+    raise UsageError(
+        "with an endpoint, proposal= is a Prompt('...') or Masked(); to draw from another model, wrap its own Endpoint"
+    )
+
+
+def endpoint_adapter_of(given: Any) -> str:
+    """Return ``adapter=`` if it names an adapter of the server; raise UsageError for a folder or another object."""
+    if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
+        raise UsageError(
+            "with an endpoint, adapter= is the name of an adapter on the server; load the folder there (vLLM: "
+            "--enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
+        )
+    return given

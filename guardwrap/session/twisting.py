@@ -220,6 +220,11 @@ class TwistedConstraint:
         """Whether nothing is left to learn."""
         return self.rounds == len(self.sizes)
 
+    @property
+    def left(self) -> int:
+        """The most attempts that it has still to be learned from."""
+        return 0 if self.learned else sum(self.sizes[self.rounds :]) + len(self.examples)
+
     def learn(
         self,
         prompts: Sequence[PreparedPrompt],

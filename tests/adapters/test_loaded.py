@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from guardwrap import Masked, Regex
+from guardwrap import GuardedGenerator, Masked, Regex
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.environment.package_data import content
+from guardwrap.planning.pilot import card_figures
 from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World
 from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of
@@ -101,7 +102,10 @@ def test_a_plan_may_use_the_figures_of_a_card_only_for_its_prompt_and_settings(t
     guarded = guarded_of(world, folder)
     assert guarded.adapter is not None
     assert guarded.adapter.card is not None
-    figures = guarded.session.card_figures
+
+    def figures(prompts: Any, options: Any, of: GuardedGenerator = guarded) -> Any:
+        return card_figures(of.session.job({**options, "seed": 0}), prompts)
+
     assert figures([world.prompt], world.settings) == guarded.adapter.card.figures
     for other in ([f"{world.prompt}b"], [world.prompt, "b"]):
         assert figures(other, world.settings) is None
@@ -114,7 +118,7 @@ def test_a_plan_may_use_the_figures_of_a_card_only_for_its_prompt_and_settings(t
         assert figures([world.prompt], {**world.settings, **more}) is None
     assert figures([world.prompt], {**world.settings, "constraint_each": [Regex("a")]}) is None
     several = folder_of(world, tmp_path / "several", prompts=CardPrompts.of([world.prompt, "b"]))
-    assert guarded_of(world, several).session.card_figures([world.prompt], world.settings) is None
+    assert figures([world.prompt], world.settings, guarded_of(world, several)) is None
 
 
 def test_of_many_prompts_a_card_spells_a_few(tmp_path: Path) -> None:

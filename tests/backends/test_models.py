@@ -36,7 +36,7 @@ from guardwrap.pipelines import calls, prepare
 from guardwrap.scheduling import scheduler
 from guardwrap.scheduling.backend import AttemptState
 from guardwrap.scheduling.request_state import RequestState
-from guardwrap.session import base_session, job, plain_texts, source
+from guardwrap.session import base_session, job, missing_texts, source
 from guardwrap.testing import character_tokenizer, table_world
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -447,7 +447,7 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (prepare, transformers_internals, base_session):
         monkeypatch.setattr(module, "library_lock", contextlib.nullcontext())
-    for module in (calls, transformers_internals, plain_texts):
+    for module in (calls, transformers_internals, missing_texts):
         monkeypatch.setattr(module, "tokenizer_lock", lambda tokenizer: contextlib.nullcontext())
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from guardwrap import Regex
+from guardwrap import GuardedGenerator, Regex
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.evaluation_report import page_of, read_evaluation
@@ -27,7 +27,6 @@ from guardwrap.report.blocks import Bars, Curves, Points
 from guardwrap.report.charts import methods_of
 from guardwrap.report.html import html_report
 from guardwrap.samplers import from_row, qrs
-from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import llama_world
 from tests.cli.fixtures_commands import run as command
 from tests.evaluation.fixtures_recordings import Source, placed
@@ -130,10 +129,10 @@ def test_a_projected_kl_of_a_handful_of_texts_is_not_shown_as_one(tmp_path):
 
 
 def test_what_keeps_a_hint_from_texts_is_named_as_the_file_has_it(tmp_path):
-    session = LocalSession(llama_world(letters="ab", max_new_tokens=3).pipeline(), Regex("a"))
+    guarded = GuardedGenerator(llama_world(letters="ab", max_new_tokens=3).pipeline(), Regex("a"))
     settings = SETTINGS.model_copy(update={"generation": {"top_k": 2, "max_new_tokens": 3}})
     with pytest.raises(UsageError, match=r"^generation: top_k, here 2, keeps the proposal .*; write top_k: 0$"):
-        evaluate(session, settings, Regex("a"), tmp_path)
+        evaluate(guarded, settings, Regex("a"), tmp_path)
 
 
 def recording_of(name, folder):

@@ -15,8 +15,6 @@ from guardwrap.errors import AdapterError, AdapterMismatch, UsageError
 from guardwrap.evaluation.evaluation_run import _law_of, evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
 from guardwrap.planning import choice
-from guardwrap.session.base_session import SessionConfig
-from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World
 from tests.evaluation.fixtures_recordings import undrawn
 from tests.fixtures_adapters import CONSTRAINT, card_of, trained, world_of
@@ -42,8 +40,8 @@ def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: i
         texts=50,
         seed=2,
     )
-    source = LocalSession(world.pipeline(), CONSTRAINT, SessionConfig(batch_size=64))
-    choose = partial(choice.chosen_source, source)
+    source = GuardedGenerator(world.pipeline(), CONSTRAINT, batch_size=64)
+    choose = partial(choice.chosen_source, source.session)
     return evaluate(source, settings, CONSTRAINT, folder, choose=choose).prompts[0].proposals
 
 
@@ -136,15 +134,3 @@ def test_what_cannot_be_drawn_from(tmp_path: Path, worlds: dict[str, World]) -> 
         evaluated(tmp_path / "out", worlds["world"], {"x": {"adapter": str(tmp_path / "nowhere")}}, 10)
     with pytest.raises(AdapterMismatch, match="was trained on"):
         evaluated(tmp_path / "out", worlds["model"], {"x": {"adapter": str(tmp_path / "adapter")}}, 10)
-
-
-def test_a_session_draws_what_the_wrapper_draws(worlds: dict[str, World]) -> None:
-    world = worlds["world"]
-    drawn = [
-        kind(world.pipeline(), CONSTRAINT).attempts([world.prompt], 40, seed=seed, **world.settings)
-        for kind, seed in ((LocalSession, 3), (GuardedGenerator, 3), (LocalSession, 4))
-    ]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
-    assert [len(attempts) for attempts in drawn[0]] == [40]
-    assert {attempt.satisfied for attempt in drawn[0][0]} == {True, False}

@@ -1,6 +1,6 @@
 """Rates that a pilot alone cannot tell, the ways that a plan compares, and what the plan itself may cost.
 
-Covers ``planning/alternatives.py``, ``planning/drawing.py`` and ``planning/forecast.py``.
+Covers ``planning/estimates.py`` and ``planning/pilot.py``.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from guardwrap import Constraint, GuardedGenerator, Keyword, Prompt, Regex, Twis
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw, Estimate
-from guardwrap.planning.alternatives import MARKOV, model_rate
-from guardwrap.planning.drawing import Drawing, PilotAttempts, expected_attempts
+from guardwrap.planning import pilot as pilot_module
+from guardwrap.planning.estimates import MARKOV, model_rate
+from guardwrap.planning.pilot import PilotAttempts, Planner, Way, expected_attempts
 from guardwrap.samplers import Attempt, rejection
 from guardwrap.samplers.protocol import Goal
 from guardwrap.scheduling.randomness import seed_for
-from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World, table_world
 
 RULE = Keyword("cab", whole_words=False)
@@ -195,7 +195,7 @@ def test_the_figures_of_a_card_that_fits_are_used(monkeypatch: pytest.MonkeyPatc
         acceptance_before=Figure(value=0.001, low=0.0008, high=0.0013),
         acceptance_after=Figure(value=0.4, low=0.38, high=0.42),
     )
-    monkeypatch.setattr(LocalSession, "card_figures", lambda *_: figures)
+    monkeypatch.setattr(pilot_module, "card_figures", lambda *_: figures)
     (forecast,) = (plan := guarded.plan(world.prompt, **asked)).forecasts
     assert forecast.acceptance == Estimate(0.4, 0.38, 0.42)
     assert forecast.basis == "the adapter's card"
@@ -207,10 +207,10 @@ def test_the_figures_of_a_card_that_fits_are_used(monkeypatch: pytest.MonkeyPatc
 
 def test_a_later_stage_draws_new_attempts() -> None:
     world = world_of(1, 1.0)
-    drawing = Drawing(guarded_of(world).session, world.prompt, seed=3, asked=None)
-    first = drawing.draw(8, world.settings, weigh=False)
-    both = drawing.further(first, world.settings, weigh=False, texts=1)
+    planner = Planner(guarded_of(world).session, world.prompt, seed=3, asked=None)
+    tried = planner.tried(Way("", world.settings, weighs=False), 8)
+    first, both = tried.pilot, planner.tried(tried, 8).pilot
     texts = [attempt.draw.token_ids for attempt in both.attempts[0]]
-    assert (both.least, drawing.drawn) == (16, both.outcomes[0].report.usage.attempts)
+    assert (both.least, planner.drawn) == (16, both.outcomes[0].report.usage.attempts)
     assert texts[:8] == [attempt.draw.token_ids for attempt in first.attempts[0]]
     assert texts[8:] != texts[:8]

@@ -1,6 +1,6 @@
 """Plans: the limits of a budget, the time of a single prompt, and proposals whose attempts have no weights.
 
-Covers ``planning/alternatives.py`` and ``planning/plan.py`` too.
+Covers ``planning/estimates.py`` and ``planning/plan.py`` too.
 """
 
 import json
@@ -19,7 +19,7 @@ from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate
-from guardwrap.planning import drawing
+from guardwrap.planning import pilot as pilot_module
 from guardwrap.planning.plan import Means
 from guardwrap.samplers import rejection
 from guardwrap.scheduling import backend as seam
@@ -314,7 +314,7 @@ def test_prompts_that_look_alike_are_numbered(small: World) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A second passes with each token of a batch."""
-    places = [request_state, seam, scheduler, base_session, job_module, twisting, token_sampling, drawing]
+    places = [request_state, seam, scheduler, base_session, job_module, twisting, token_sampling, pilot_module]
     return ticking(monkeypatch, RefillBackend, places)
 
 

@@ -33,8 +33,8 @@ from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.request_stream import RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
-from guardwrap.session import call_threads, telemetry
 from guardwrap.session import job as job_module
+from guardwrap.session import telemetry
 from guardwrap.testing import table_world
 from tests.fixtures_clock import Clock, ticking
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
@@ -227,8 +227,8 @@ def test_the_time_counts_from_the_call_and_not_from_when_its_options_were_read(m
 @pytest.mark.parametrize("options", [{"proposal": Twisted()}, {"sampler": "auto"}])
 def test_a_caller_does_not_wait_for_others_that_learn_or_plan(monkeypatch, options):
     guarded = GuardedGenerator(WORLD.pipeline(), Keyword("ab", whole_words=False), seed=1)
-    monkeypatch.setattr(call_threads, "PLANS", 1)
-    guarded.session.threads = call_threads.CallThreads()
+    monkeypatch.setattr(job_module, "PLANS", 1)
+    guarded.session.threads = job_module.CallThreads()
     released = threading.Event()
 
     async def both():

@@ -11,9 +11,8 @@ import pytest
 
 from guardwrap import GuardedGenerator, Keyword, Twisted
 from guardwrap.planning.choice import with_choice
-from guardwrap.session import call_threads
-from guardwrap.session.call_threads import CallThreads
-from guardwrap.session.job import Job
+from guardwrap.session import job as job_module
+from guardwrap.session.job import CallThreads, Job
 from guardwrap.testing import llama_world
 
 SECONDS = 60.0
@@ -83,7 +82,7 @@ def test_a_long_plan_delays_no_short_one(monkeypatch):
 
 @pytest.mark.slow
 def test_negative_control_one_plan_at_a_time(monkeypatch):
-    monkeypatch.setattr(call_threads, "PLANS", 1)
+    monkeypatch.setattr(job_module, "PLANS", 1)
     assert plans(monkeypatch) == (False, False)
 
 

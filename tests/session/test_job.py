@@ -1,6 +1,6 @@
 """Prompts of one call with different constraints, samplers, budgets and seeds.
 
-Covers ``session/base_session.py``, ``session/local_session.py`` and ``session/resolve.py`` too.
+Covers ``session/base_session.py``, ``session/local_session.py`` and ``session/source.py`` too.
 """
 
 from typing import Any
@@ -141,7 +141,7 @@ def test_tensors_have_constraints_of_their_own(world: World) -> None:
         whole = guarded.generate(**options, constraints=OURS if own is None else OURS & own)
         one, other = (world.tokenizer.decode(r[number], skip_special_tokens=True) for r in (rows, whole))
         assert one == other
-    with pytest.raises(UsageError, match="there are more prompts"):
+    with pytest.raises(UsageError, match="its length is 1, the number of prompts 2"):
         guarded.generate(**options, constraint_each=EACH[:1])
 
 

@@ -8,7 +8,7 @@ import pytest
 from guardwrap import Draw, GuardedGenerator, JSONSchema, Keyword, Length, NumbersFrom, Part, Regex
 from guardwrap.constraints.explanation import Rejection
 from guardwrap.errors import UsageError
-from guardwrap.session.plain_texts import plain_draw
+from guardwrap.session.missing_texts import plain_draw
 from guardwrap.testing import llama_world
 
 WORLD = llama_world(max_new_tokens=4)

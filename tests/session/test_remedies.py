@@ -26,6 +26,7 @@ from guardwrap import (
 )
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Remedy, Report
+from guardwrap.planning.pilot import takes_hint
 from guardwrap.samplers import imh, qrs
 from guardwrap.testing import World, table_world
 
@@ -182,7 +183,7 @@ def test_a_plan_advises_a_hint_only_where_one_is_taken(world: World, monkeypatch
 def test_an_endpoint_trains_no_adapter() -> None:
     guarded = GuardedGenerator(Endpoint("http://127.0.0.1:9/v1", model="m"), Length(max=3))
     assert not guarded.session.trains
-    assert guarded.session.takes_hint(["a"], {})
+    assert takes_hint(guarded.session, ["a"], {})
 
 
 def test_a_twist_that_is_too_long_advises_a_mask_only_if_one_leaves_something_out(

@@ -1,6 +1,6 @@
 """Repair turns: the law of their texts, what the model is shown, and what reports say.
 
-Covers ``session/repair.py``.
+Covers ``session/missing_texts.py``.
 """
 
 import asyncio

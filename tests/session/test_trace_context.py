@@ -177,7 +177,9 @@ def test_learning_is_a_part_of_the_call_that_learned(received: Any, way: str) ->
     for _ in range(2):
         WAYS[way](guarded, **SMALL.settings)
     learning, first, second = received.spans()
-    spent = guarded.session.learned_from(SMALL.settings)
+    twists = guarded.session.job(SMALL.settings).source.twists
+    assert twists is not None
+    spent = twists.constraint.spent
     assert learning.name == "guardwrap.learn_twist"
     assert spent.attempts > 0
     assert learning.parent.span_id == first.context.span_id != second.context.span_id

@@ -35,6 +35,10 @@ def learned(guarded):
     return [twisted for twisted, _ in guarded.session._learned.values()]
 
 
+def left_to_learn(guarded, world):
+    return guarded.session.job(world.settings).source.twists.constraint.left
+
+
 def test_each_text_is_recited_and_its_steps_are_kept(monkeypatch):
     world = world_of()
     added = []
@@ -122,12 +126,12 @@ def test_other_texts_are_learned_apart_and_attempts_are_for_the_values(monkeypat
         TiltData, "fitted", lambda self, embeddings: np.full(len(embeddings.weight), len(self.attempts))
     )
     guarded = twisted_of(world, ["ab", "cab"])
-    assert guarded.session.left_to_learn(world.settings) == 130
+    assert left_to_learn(guarded, world) == 130
     proposals = [Twisted(examples=["ab", "cab"]), Twisted(examples=["ab"]), Twisted(examples=["ab"], attempts=80)]
     for proposal in (*proposals, *proposals):
         guarded.run(world.prompt, proposal=proposal, **world.settings)
     assert [(each.spent.attempts, each.tilt[0]) for each in learned(guarded)] == [(130, 2), (129, 1), (81, 1)]
-    assert guarded.session.left_to_learn(world.settings) == 0
+    assert left_to_learn(guarded, world) == 0
 
 
 def test_a_text_that_the_model_cannot_draw_is_left_out(monkeypatch):

@@ -80,17 +80,15 @@ def evaluate(
 
     def load(name: str) -> Any:
         """Load a proposal's model with the settings of the evaluated model."""
-        session: Any = load_generator(name, constraint, dtype=settings.dtype).session
-        return session.pipe
+        return load_generator(name, constraint, dtype=settings.dtype).pipeline
 
     def state() -> str:
         kept = f"attempts are in {out}, except the last ones, at most {CHUNK:,} per prompt"
         return f"{kept}; continue with the same command"
 
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
-    source: Any = guarded.session
     with interruptible(state), _progress(settings) as tick:
-        evaluation = run(source, settings, constraint, out, tick, load, partial(chosen_source, source))
+        evaluation = run(guarded, settings, constraint, out, tick, load, partial(chosen_source, guarded.session))
     for name, figures in mean_over_prompts(evaluation.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
         typer.echo(f"{printable_text(name)}: {shown}")

@@ -9,7 +9,7 @@ from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import json_schema
 from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.errors import SpecError
-from guardwrap.session.repair import Repair
+from guardwrap.session.missing_texts import Repair
 
 HEAD = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
 
