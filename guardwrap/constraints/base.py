@@ -170,14 +170,19 @@ class Constraint(ABC):
     @property
     def _looks(self) -> bool:
         """Whether this constraint itself, apart from its parts, checks the time limit."""
-        return type(self).__module__.split(".")[0] == "guardwrap"
+        return is_built_in(type(self))
+
+    @classmethod
+    def open_to_clients(cls) -> bool:
+        """Whether the clients of a server may send it. Kinds of other packages may read files or run code."""
+        return is_built_in(cls)
 
     def sources(self) -> dict[str, str]:
         """Return what judgements depend on beside the canonical form, by name: Hub ids, and paths of folders and files.
 
         By default the file of the class, unless it is guardwrap's own. A class with an own version lists more.
         """
-        return {} if type(self).__module__.split(".")[0] == "guardwrap" else source_file(type(self))
+        return {} if is_built_in(type(self)) else source_file(type(self))
 
     @property
     def locates(self) -> bool:
@@ -254,6 +259,11 @@ class Wrapper(Constraint):
     def in_memory(self) -> bool:
         """True: a constraint file cannot contain it."""
         return True
+
+
+def is_built_in(kind: type[Constraint]) -> bool:
+    """Whether a class is guardwrap's own."""
+    return kind.__module__.startswith("guardwrap.")
 
 
 def _literal(value: object) -> str:

@@ -147,6 +147,11 @@ class Python(Constraint):
         """Return the files of the functions. What they import is not known."""
         return source_file(self.call) | (source_file(self.call_prefix) if self.call_prefix is not None else {})
 
+    @classmethod
+    def open_to_clients(cls) -> bool:
+        """Return False: it runs code."""
+        return False
+
     @property
     def _looks(self) -> bool:
         """False: a user's function does not check the time limit."""
