@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from guardwrap import Language
-from guardwrap.constraints.kinds.counted_items import found_items
+from guardwrap.constraints.kinds.count import found_items
 from guardwrap.constraints.layout.unit_features import _FEATURES as FEATURES
+from guardwrap.constraints.sentences import words_of
 from guardwrap.constraints.views import view
-from guardwrap.constraints.words import words_of
 from guardwrap.outcomes import Draw
 
 CAPITALS = [

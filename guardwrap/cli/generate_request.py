@@ -14,8 +14,7 @@ from guardwrap.cli.shared import generator_of, known
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.files.proposal_fields import adapter_spelt, proposal_spelt
-from guardwrap.constraints.files.repair_field import read_repair, repair_spelt
+from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spelt, read_repair, repair_spelt
 from guardwrap.documents.validation import Invalid, read_option
 from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import UsageError

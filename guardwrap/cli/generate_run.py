@@ -18,8 +18,8 @@ from guardwrap.cli.flags import in_flags
 from guardwrap.cli.progress_log import Far, telling
 from guardwrap.cli.results import Task, WrittenLines, line_file, sort_lines
 from guardwrap.cli.shared import fail, in_one_line, printable_text, show
-from guardwrap.constraints.files.coerce import PerPromptOptions
-from guardwrap.documents.inputs import irregular
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
+from guardwrap.documents.limits import irregular
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome, Report

@@ -64,8 +64,8 @@ def fail(message: str, code: int) -> int:
 def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFile:
     """Read constraint files, all of which must hold."""
     with ends_at_once():
-        from guardwrap.constraints.files.catalogue_files import catalogue_names
-        from guardwrap.constraints.files.coerce import as_constraint_file
+        from guardwrap.constraints.files.constraint_data import catalogue_names
+        from guardwrap.constraints.files.constraint_file import as_constraint_file
         from guardwrap.documents.validation import code_needs
 
     for name in files:

@@ -1,19 +1,16 @@
 """Constraints: the rules that a text must satisfy, how they combine, and the files that hold them.
 
-Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json``, ``grammar`` and ``languages`` hold the kinds of
-constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and writes them as YAML. ``verdicts``,
-``monitors`` and ``prefix_reader`` judge a text while it grows.
+Begin with ``base``, which defines ``Constraint``, ``&``, ``|`` and ``~``. ``kinds``, ``json``, ``grammar`` and
+``languages`` hold the kinds of constraints, and ``files`` reads and writes them as YAML. ``verdicts``, ``checking`` and
+``prefix_reader`` judge a text while it grows.
 """
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not
 from guardwrap.constraints.detectors.language import Language
 from guardwrap.constraints.detectors.personal_data import PersonalData
 from guardwrap.constraints.detectors.readability import Readability
 from guardwrap.constraints.detectors.secrets import Secrets
-from guardwrap.constraints.files.coerce import catalogue
-from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
-from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
+from guardwrap.constraints.files.constraint_file import ConstraintFile, catalogue, dump, json_schema, load, parse
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
@@ -24,8 +21,8 @@ from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
-from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.languages.code_rules import Code
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.copies import Copy
@@ -39,9 +36,8 @@ from guardwrap.constraints.quantities.value_ranges import Values
 from guardwrap.constraints.sources.no_copy import NoCopy
 from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
-from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import View
+from guardwrap.constraints.views import Part, View
 
 __all__ = [
     "All",

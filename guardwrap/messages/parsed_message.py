@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS
+from guardwrap.constraints.verdicts import SEPARATOR, THOUGHTS
 from guardwrap.constraints.views import judged_part
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.errors import UsageError, first_line
 from guardwrap.messages.regions import MessageFields, json_text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
-from guardwrap.constraints.message_monitor import Event
+from guardwrap.constraints.verdicts import Event
 from guardwrap.documents.lexical import load_json
 from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_parts, message_text
 from guardwrap.messages.regions import json_text

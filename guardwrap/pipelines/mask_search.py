@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.constraints.utf8 import REPLACEMENT, split
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict, split
 from guardwrap.pipelines.vocabulary import Trie, run_text
 
 if TYPE_CHECKING:

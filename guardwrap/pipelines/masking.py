@@ -15,8 +15,7 @@ from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.constraints.verdicts import Monitor
+from guardwrap.constraints.verdicts import REPLACEMENT, Monitor
 from guardwrap.documents.time_limits import StepOver, call_apart, now, time_limit
 from guardwrap.errors import CheckFailed
 from guardwrap.messages.call_syntax import hastened

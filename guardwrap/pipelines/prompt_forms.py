@@ -11,7 +11,7 @@ import torch
 from jinja2 import TemplateError
 from torch.utils.data import Dataset
 
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.environment.transformers_internals import Chat, is_valid_message
 from guardwrap.errors import PromptError, UsageError, first_line
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.constraints.utf8 import REPLACEMENT, split
+from guardwrap.constraints.verdicts import REPLACEMENT, split
 from guardwrap.environment.cached import cached_property
 
 Decode = Callable[[Sequence[int]], str]

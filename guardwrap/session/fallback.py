@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import PromptlessDraw, judge, rule_against
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.errors import (
     BudgetExhausted,
     Deterministic,

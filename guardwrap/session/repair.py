@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from guardwrap.constraints.base import EXPENSIVE
-from guardwrap.constraints.files.repair_field import MESSAGE, REASONS
+from guardwrap.constraints.files.file_fields import MESSAGE, REASONS
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import GuardwrapError, UsageError, require_whole, strict_arguments

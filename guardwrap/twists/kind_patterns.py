@@ -8,11 +8,16 @@ from typing import Any, NamedTuple
 import regex
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.kinds.count import Count
-from guardwrap.constraints.kinds.counted_items import AFTER_ENDS, COUNTED_ENDS, item_pattern, plain_word
-from guardwrap.constraints.kinds.text import Regex
-from guardwrap.constraints.kinds.word_lists import LISTED, listed_words
-from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.kinds.count import (
+    AFTER_ENDS,
+    COUNTED_ENDS,
+    LISTED,
+    Count,
+    item_pattern,
+    listed_words,
+    plain_word,
+)
+from guardwrap.constraints.kinds.text import Case, OneOf, Regex
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.twists.pattern_programs import Program, Unsupported, program_of
 from guardwrap.twists.pattern_progress import CountedMatch

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.field_checks import is_between
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.count import Count
-from guardwrap.constraints.kinds.count_limits import is_between
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length, Regex
-from guardwrap.constraints.kinds.word_patterns import has_spellings, is_spaced
-from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
+from guardwrap.constraints.kinds.text_folding import has_spellings, is_spaced
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.split import Split

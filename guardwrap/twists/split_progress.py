@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from guardwrap.constraints.kinds.count_limits import is_between
+from guardwrap.constraints.field_checks import is_between
 from guardwrap.constraints.layout.split import Split
 from guardwrap.twists.automata import Progress
 

@@ -8,10 +8,9 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Literal, get_args
 
-from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.detectors import personal_numbers
 from guardwrap.constraints.detectors.hits import HitConstraint, HitRule
-from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.views import View, read_view
 
 PersonalKind = Literal["email", "phone", "card", "iban", "ip", "national_id"]

@@ -20,8 +20,8 @@ def kinds() -> dict[str, type[Constraint]]:
     value is a frozen dataclass that derives from ``Constraint`` and has a field ``kind`` of type ``Literal["<name>"]``.
     A field of type ``Constraint`` accepts a constraint of any kind.
     """
-    built_in: list[Any] = sorted(_built_in(Constraint), key=lambda kind: kind.kind)
-    classes: dict[str, type[Constraint]] = {kind.kind: kind for kind in built_in}
+    classes: dict[str, type[Constraint]] = {kind.kind: kind for kind in _built_in(Constraint)}
+    classes = dict(sorted(classes.items()))
     for entry in entry_points(group="guardwrap.constraints"):
         if entry.name in classes:
             raise ConstraintError(f"plug-in {entry.value!r} uses the name of another constraint kind, {entry.name!r}")
@@ -32,7 +32,7 @@ def kinds() -> dict[str, type[Constraint]]:
     return classes
 
 
-def _built_in(base: type[Constraint]) -> Iterator[type[Constraint]]:
+def _built_in(base: Any) -> Iterator[Any]:
     """Yield the classes that define a ``kind``. ``guardwrap.constraints`` has imported all of them by now."""
     for subclass in base.__subclasses__():
         if "kind" in vars(subclass) and is_built_in(subclass) and not issubclass(subclass, Wrapper):

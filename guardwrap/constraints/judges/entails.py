@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.field_checks import require, shown
 from guardwrap.constraints.kinds.classifier import LabelConstraint
 from guardwrap.constraints.views import View
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.outcomes import Draw
 
 

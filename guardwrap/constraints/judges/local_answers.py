@@ -9,7 +9,7 @@ from typing import Any
 import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
-from guardwrap.documents.inputs import readable
+from guardwrap.documents.limits import readable
 from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.errors import ConstraintError, ModelError

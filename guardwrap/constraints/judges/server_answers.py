@@ -13,9 +13,9 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from guardwrap.constraints.base import require
+from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.judges.local_answers import Piece
-from guardwrap.documents.inputs import readable
+from guardwrap.documents.limits import readable
 from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address
 from guardwrap.errors import ConstraintError, EndpointError, UsageError
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import require
+from guardwrap.constraints.field_checks import require, require_choice
 from guardwrap.constraints.kinds.classifier import (
     ScoringConstraint,
     loaded,
@@ -18,10 +18,9 @@ from guardwrap.constraints.kinds.classifier import (
     require_short,
     weights_digest,
 )
-from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.sources.source_texts import plain_documents
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.inputs import readable
+from guardwrap.documents.limits import readable
 from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.errors import CheckFailed, is_number

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, overload
 import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, require, source_file
+from guardwrap.constraints.base import Constraint, source_file
+from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.languages.parses import MAX_CHARACTERS, LineMonitor
 from guardwrap.constraints.languages.python_source import fault_in_python, parse_python, python_verdict
 from guardwrap.constraints.languages.recursion import fault_or_too_deep

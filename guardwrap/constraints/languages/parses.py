@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
-from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.languages import data_texts, markup, python_source, sql_statements, text_tables
 from guardwrap.constraints.languages.recursion import fault_or_too_deep
 from guardwrap.constraints.verdicts import Monitor, Verdict

@@ -8,12 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.compared_text import ComparedConstraint
-from guardwrap.constraints.kinds.text import require_choice
-from guardwrap.constraints.text_parts import begun_length
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import View, read_view
+from guardwrap.constraints.views import View, begun_length, read_view
 from guardwrap.documents.limits import count_items
 from guardwrap.errors import is_count
 

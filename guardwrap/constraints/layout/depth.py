@@ -8,9 +8,15 @@ from typing import Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import (
+    is_between,
+    limits_in_words,
+    require,
+    require_choice,
+    shown,
+    verdict_on_count,
+)
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.excerpts import shortened
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.field_checks import require, shortened, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items

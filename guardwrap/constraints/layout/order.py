@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, get_args
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.excerpts import shortened
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shortened, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.layout import unit_features
 from guardwrap.constraints.layout.unit_features import Feature, Unit
 from guardwrap.constraints.verdicts import Verdict

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from guardwrap.constraints.base import Constraint, require, shown, walk
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
 from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.combinators import All, AnyOf, Not
-from guardwrap.constraints.excerpts import shortened
-from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.field_checks import is_between, limits_in_words, require, shortened, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.layout.copies import Copy
-from guardwrap.constraints.text_parts import begun_length
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import TEXT_VIEWS, View, read_view, view
+from guardwrap.constraints.views import TEXT_VIEWS, View, begun_length, read_view, view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import Unsatisfiable, is_count
 from guardwrap.formatting import counted

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.sentences import FIRST_WORD, sentences, settled_words, words_of
 from guardwrap.constraints.views import filled_lines, paragraphs
-from guardwrap.constraints.words import FIRST_WORD, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline, within
 
 Unit = Literal["words", "sentences", "lines", "paragraphs"]

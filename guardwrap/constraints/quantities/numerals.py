@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from guardwrap.constraints.words import UNSPACED
+from guardwrap.constraints.sentences import UNSPACED
 from guardwrap.documents.time_limits import check_deadline, matches
 
 MAX_DIGITS = 1_000

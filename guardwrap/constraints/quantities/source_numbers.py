@@ -10,9 +10,8 @@ from typing import Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.compared_text import ComparedConstraint
-from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.quantities.numerals import LOCALES, Numeral, numerals
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view

@@ -9,9 +9,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.count_limits import is_between
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import is_between, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.quantities.dates import date_style, dates
 from guardwrap.constraints.quantities.measures import (
     Reading,

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from guardwrap.constraints.base import about, require, shown
-from guardwrap.constraints.excerpts import listed
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import about, listed, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.sources.named_items import ITEMS, Item, Reference
 from guardwrap.constraints.verdicts import Verdict

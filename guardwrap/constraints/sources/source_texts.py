@@ -7,9 +7,9 @@ from typing import Literal
 
 import regex
 
-from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.field_checks import require, shown
 from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.constraints.words import UNSPACED
+from guardwrap.constraints.sentences import UNSPACED
 
 MARKS = "\"'“”„‟«»‹›‘’‚‛「」『』〝〞〟＂＇"
 """Quotation marks and apostrophes, of all languages."""

@@ -14,7 +14,7 @@ from guardwrap import Order, Verdict
 from guardwrap.constraints.layout import unit_features
 from guardwrap.constraints.layout.order import Relation
 from guardwrap.constraints.layout.unit_features import Feature
-from guardwrap.constraints.words import words_of
+from guardwrap.constraints.sentences import words_of
 from guardwrap.errors import ConstraintError
 from guardwrap.testing import check_constraint
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from guardwrap import Draw, NumbersFrom, Part, Verdict
 from guardwrap.constraints import parse
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.quantities import source_numbers
 from guardwrap.constraints.quantities.numerals import numerals
+from guardwrap.constraints.verdicts import Context
 from guardwrap.errors import ConstraintError, GuardwrapError
 from guardwrap.testing import check_constraint
 
