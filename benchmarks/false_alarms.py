@@ -15,7 +15,7 @@ from pathlib import Path
 from detectors import rejected, sampled
 
 from guardwrap.constraints import catalogue
-from guardwrap.constraints.files.catalogue_files import catalogue_names
+from guardwrap.constraints.files.constraint_data import catalogue_names
 
 EACH = 250  # texts of each language for an entry of no language
 MOST = 3000

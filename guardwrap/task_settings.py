@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_data import read_constraint
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.validation import Invalid, document_of, validated
 from guardwrap.documents.yaml_nodes import reading

@@ -30,8 +30,8 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from guardwrap.constraints import Constraint, Verdict, dump, parse
+from guardwrap.constraints.base import lacks_part
 from guardwrap.constraints.checking import run_check, run_verdict
-from guardwrap.constraints.combinators import lacks_part
 from guardwrap.constraints.verdicts import Monitor
 from guardwrap.outcomes import Draw
 from guardwrap.scheduling.backend import AttemptState, Backend, Launch

@@ -74,7 +74,7 @@ def test_the_catalogue_is_found_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     code = (
-        "from guardwrap import catalogue; from guardwrap.constraints.files.catalogue_files import catalogue_names; "
+        "from guardwrap import catalogue; from guardwrap.constraints.files.constraint_data import catalogue_names; "
         "from guardwrap.environment.package_data import content; "
         "names = catalogue_names(); "
         "assert len(names) >= 8, names; [catalogue(name) for name in names]; print(content('constraints'))"

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from guardwrap import Language
-from guardwrap.constraints.kinds.counted_items import found_items
+from guardwrap.constraints.kinds.count import found_items
+from guardwrap.constraints.sentences import words_of
 from guardwrap.constraints.views import view
-from guardwrap.constraints.words import words_of
 from guardwrap.outcomes import Draw
 from guardwrap.rules.order import _FEATURES as FEATURES
 

@@ -10,7 +10,7 @@ from judge import kl_gold_forcing, log_ratios_to_forcing, usual_tokens
 
 from guardwrap import Keyword
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.sentences import sentences
 from guardwrap.metrics import (
     position_histogram,
     positivity_by_sentence,

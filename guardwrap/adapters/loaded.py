@@ -15,8 +15,8 @@ from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.backends.refill.mode_selection import as_tried
 from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
-from guardwrap.documents.inputs import irregular
+from guardwrap.constraints.files.file_fields import demands, trained_for_another
+from guardwrap.documents.limits import irregular
 from guardwrap.environment.model_loading import loading_model
 from guardwrap.environment.package_data import CONFIG
 from guardwrap.environment.transformers_internals import writes_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from guardwrap.constraints.files.catalogue_files import catalogue_names
-from guardwrap.constraints.files.message_example import read_message
+from guardwrap.constraints.files.constraint_data import catalogue_names
+from guardwrap.constraints.files.file_fields import read_message
 from guardwrap.documents import lexical
 from guardwrap.documents.validation import Invalid
 from guardwrap.environment.package_data import PREFIX

@@ -13,8 +13,7 @@ from guardwrap.cli.options import DrawOptions, GenerateOptions
 from guardwrap.cli.shared import known, load_generator, read_constraints
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.files.proposal_fields import adapter_spelt, proposal_spelt
-from guardwrap.constraints.files.repair_field import read_repair, repair_spelt
+from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spelt, read_repair, repair_spelt
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.documents.validation import Invalid, read_option
 from guardwrap.environment.file_digests import source_digest

@@ -18,8 +18,8 @@ from guardwrap.cli.progress import Progress, progress_shown, write_to_stderr
 from guardwrap.cli.results import Task, WrittenLines, line_file
 from guardwrap.cli.shared import fail, in_flags, in_one_line, interruptible, printable_text, show
 from guardwrap.cli.signals import describe_os_error
-from guardwrap.constraints.files.coerce import PerPromptOptions
-from guardwrap.documents.inputs import irregular
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
+from guardwrap.documents.limits import irregular
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome, Report

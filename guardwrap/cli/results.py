@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from guardwrap.documents.inputs import irregular
+from guardwrap.documents.limits import irregular
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.overrides import OPTIONS

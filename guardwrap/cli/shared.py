@@ -60,8 +60,8 @@ def interruptible(state: Callable[[], str]) -> Iterator[None]:
 
 def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFile:
     """Read constraint files, all of which must hold."""
-    from guardwrap.constraints.files.catalogue_files import catalogue_names
-    from guardwrap.constraints.files.coerce import as_constraint_file
+    from guardwrap.constraints.files.constraint_data import catalogue_names
+    from guardwrap.constraints.files.constraint_file import as_constraint_file
     from guardwrap.documents.validation import code_needs
 
     for name in files:

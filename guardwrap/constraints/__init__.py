@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All, AnyOf, Not
-from guardwrap.constraints.files.coerce import catalogue
-from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.files.constraint_file import ConstraintFile, catalogue, dump, json_schema, load, parse
 from guardwrap.constraints.files.kind_registry import RULES as _RULES
 from guardwrap.constraints.files.kind_registry import built_in as _built_in
-from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
@@ -24,11 +21,10 @@ from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
-from guardwrap.constraints.kinds.wording import Case, OneOf
-from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import View
+from guardwrap.constraints.views import Part, View
 
 if TYPE_CHECKING:
     from guardwrap.rules.arithmetic import Arithmetic

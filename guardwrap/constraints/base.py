@@ -1,4 +1,7 @@
-"""The base class of all constraints: a boolean for each finished draw, a three-valued verdict for each prefix."""
+"""The base class of all constraints, and their combinations ``&``, ``|`` and ``~``.
+
+A constraint gives a boolean for each finished draw, and a three-valued verdict for each prefix.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,26 @@ import ast
 import hashlib
 import inspect
 import json
-import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.message_monitor import Context, Undecided
-from guardwrap.constraints.monitors import Rereading
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from pydantic import Field
+
+from guardwrap.constraints.checking import Combined, Negated, Rereading, judge_parts, run_check, run_verdict
+from guardwrap.constraints.field_checks import shown
+from guardwrap.constraints.verdicts import Context, Monitor, Undecided, Verdict
+from guardwrap.constraints.views import Part, in_json, message_part, view
+from guardwrap.documents.limits import MAX_COMPARED
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.environment.cached import cached_property
-from guardwrap.errors import ConstraintError, quoted, require_arguments
+from guardwrap.errors import ConstraintError, Unsatisfiable, quoted, require_arguments
 from guardwrap.outcomes import Draw
-
-if TYPE_CHECKING:
-    from guardwrap.constraints.combinators import All, AnyOf
-
-COMBINATORS: dict[str, Any] = {}
-"""The classes that ``&``, ``|`` and ``~`` create, by name.
-
-``combinators`` fills this in: its classes derive from ``Constraint``, so they cannot be imported here.
-"""
 
 EXPENSIVE = 2
 """``Constraint.cost`` of classifiers, which judge texts in batches and never the candidates for one token."""
-
-PYDANTIC_SCHEMA: list[Callable[[Any], Any]] = []
-"""The function that makes pydantic's schema for a constraint of any kind.
-
-``files.named`` adds it, because it has to import all kinds.
-"""
 
 
 class Constraint(ABC):
@@ -49,6 +40,9 @@ class Constraint(ABC):
 
     # pydantic uses this configuration when it parses a constraint file.
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
+
+    # Makes pydantic's schema for a constraint of any kind. ``files.constraint_data``, which knows all kinds, sets it.
+    any_kind: ClassVar[Callable[[Any], Any]]
 
     cost: ClassVar[int] = 0
     """How expensive a check is, as a rank. ``All`` judges low ranks first and passes only the survivors to the next."""
@@ -141,7 +135,7 @@ class Constraint(ABC):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Let pydantic accept a constraint of any kind, built in or from a plug-in, in a field of this type."""
-        return PYDANTIC_SCHEMA[0](handler) if cls is Constraint else handler(source)
+        return Constraint.any_kind(handler) if cls is Constraint else handler(source)
 
     @cached_property
     def digest(self) -> str:
@@ -170,14 +164,19 @@ class Constraint(ABC):
     @property
     def _looks(self) -> bool:
         """Whether this constraint itself, apart from its parts, checks the time limit."""
-        return type(self).__module__.split(".")[0] == "guardwrap"
+        return is_built_in(type(self))
+
+    @classmethod
+    def open_to_clients(cls) -> bool:
+        """Whether the clients of a server may send it. Kinds of other packages may read files or run code."""
+        return is_built_in(cls)
 
     def sources(self) -> dict[str, str]:
         """Return what judgements depend on beside the canonical form, by name: Hub ids, and paths of folders and files.
 
         By default the file of the class, unless it is guardwrap's own. A class with an own version lists more.
         """
-        return {} if type(self).__module__.split(".")[0] == "guardwrap" else source_file(type(self))
+        return {} if is_built_in(type(self)) else source_file(type(self))
 
     @property
     def locates(self) -> bool:
@@ -195,12 +194,10 @@ class Constraint(ABC):
         return (self,)
 
     def __and__(self, other: Constraint) -> All:
-        combined: All = COMBINATORS["All"]((self, _operand(other, "&")))
-        return combined
+        return All((self, _operand(other, "&")))
 
     def __or__(self, other: Constraint) -> AnyOf:
-        combined: AnyOf = COMBINATORS["AnyOf"]((self, _operand(other, "|")))
-        return combined
+        return AnyOf((self, _operand(other, "|")))
 
     def __rand__(self, other: object) -> All:
         raise _no_operand(other, "&")
@@ -209,8 +206,7 @@ class Constraint(ABC):
         raise _no_operand(other, "|")
 
     def __invert__(self) -> Constraint:
-        negated: Constraint = COMBINATORS["Not"](self)
-        return negated
+        return Not(self)
 
     def __bool__(self) -> bool:
         raise TypeError("a constraint has no truth value: combine with &, | and ~ instead of and, or, not")
@@ -256,6 +252,11 @@ class Wrapper(Constraint):
         return True
 
 
+def is_built_in(kind: type[Constraint]) -> bool:
+    """Whether a class is guardwrap's own."""
+    return kind.__module__.startswith("guardwrap.")
+
+
 def _literal(value: object) -> str:
     r"""Return a value as Python source; strings with backslashes as raw strings, such as r'\d'."""
     if isinstance(value, str) and "\\" in value:
@@ -285,17 +286,6 @@ def _no_operand(other: object, operator: str) -> ConstraintError:
     return ConstraintError(f"{operator} combines constraints, and {shown(other)} is not one{instead(other)}")
 
 
-def shown(value: object) -> str:
-    """Describe a value of the wrong type for an error message: its ``repr``, shortened, and its type."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    if callable(value) and not isinstance(value, Constraint):
-        return f"the function {getattr(value, '__name__', type(value).__name__)}"
-    spelling = reprlib.repr(value)
-    spelling = spelling if len(spelling) <= 40 else f"{spelling[:37]}..."
-    return spelling if value is None else f"{spelling} ({type(value).__name__})"
-
-
 def instead(value: object) -> str:
     """Suggest, for an error message, the constraint that the author of a wrong value probably meant."""
     if isinstance(value, str):
@@ -310,20 +300,7 @@ def instead(value: object) -> str:
 
 
 def to_spec(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]]) -> dict[str, Any]:
-    """Return the canonical form of a dataclass: its fields, without default values.
-
-    Parameters
-    ----------
-    constraint
-        A dataclass.
-    spell
-        Returns the form of each constraint that the fields hold.
-
-    Raises
-    ------
-    ConstraintError
-        If it is not a dataclass.
-    """
+    """Return the canonical form of a dataclass: its fields without default values, and ``spell`` of constraints."""
     if not hasattr(constraint, "__dataclass_fields__"):
         raise ConstraintError(
             f"{type(constraint).__name__} has no canonical form: make it a frozen dataclass or override spec()"
@@ -383,25 +360,257 @@ def walk(constraint: Constraint) -> Iterator[Constraint]:
             yield from walk(part)
 
 
-def require(condition: bool, message: str) -> None:
-    """Raise ConstraintError unless the condition holds."""
-    if not condition:
-        raise ConstraintError(message)
+def numbered_titles(parts: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """Return the parts, with a number in titles that an earlier part has: ``"price"``, ``"price (2)"``.
+
+    Reports count by title, and the beginnings of long parts are often the same. Equal parts keep one title, as do
+    parts of a user's class without a name.
+    """
+    named: dict[str, Constraint] = {}
+    renamed: list[Constraint] = []
+    for part in parts:
+        title, number = part.title, 1
+        while title in named and not _are_equal(named[title], part):
+            number += 1
+            title = f"{part.title} ({number})"
+        if number > 1 and "name" in getattr(part, "__dataclass_fields__", ()):
+            changed: Any = part
+            part = replace(changed, name=title)
+        named.setdefault(part.title, part)
+        renamed.append(part)
+    return tuple(renamed)
 
 
-@contextmanager
-def about(name: str, *, inside: bool = True) -> Iterator[None]:
-    """Add a field to the location of a ConstraintError, so that errors about a file can give its line number.
+def _are_equal(one: Constraint, other: Constraint) -> bool:
+    """Return whether constraints are equal; False if a user's class cannot tell."""
+    if one is other:
+        return True
+    with suppress(ConstraintError):
+        return one == other
+    return False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Combination(Constraint):
+    """Several parts, whose verdicts are combined by Kleene's conjunction or disjunction."""
+
+    of: Annotated[Sequence[Constraint], Field(min_length=1)]
+    name: str | None = field(default=None, kw_only=True)
+
+    choose: ClassVar[Any]  # ``min`` for a conjunction, ``max`` for a disjunction
+    sign: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Merge unnamed parts of the same class, so that ``a & b & c`` equals ``All([a, b, c])``."""
+        name = type(self).__name__
+        parts = tuple(self.of) if isinstance(self.of, Iterable) else (None,)
+        if not all(isinstance(part, Constraint) for part in parts):
+            raise ConstraintError(f"{name} takes a sequence of constraints, e.g. {name}([a, b])")
+        flat: list[Constraint] = []
+        for part in parts:
+            flat += part.of if type(part) is type(self) and part.name is None else [part]
+        if not flat:
+            raise ConstraintError(f"{name} needs at least one constraint")
+        object.__setattr__(self, "of", tuple(flat))
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The cost of its most expensive part."""
+        return max(part.cost for part in self.of)
+
+    def _cheap_first(self) -> list[Constraint]:
+        return sorted(self.of, key=lambda part: part.cost)
+
+    def __repr__(self) -> str:
+        return f"({f' {self.sign} '.join(map(repr, self.of))})"
+
+    def monitor(self) -> Monitor:
+        """Return a monitor that combines those of the parts."""
+        return Combined(self.choose, tuple(part.monitor() for part in self.of))
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that combines those of the parts."""
+        return Combined(self.choose, tuple(part.monitor_in(context) for part in self.of))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Return Kleene's combination of the parts' verdicts."""
+        decisive = self.choose((Verdict.SATISFIED, Verdict.VIOLATED))
+        combined = Verdict(-decisive)
+        for part in self.of:
+            check_deadline()
+            combined = self.choose((combined, run_verdict(part, prefix)))
+            if combined is decisive:
+                break
+        return combined
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class All(Combination):
+    """Every part must hold: ``a & b``.
 
     Parameters
     ----------
+    of
+        The parts.
     name
-        The field that is wrong.
-    inside
-        Whether to keep the error's own location, as a place within that field.
+        Label in reports.
+
+    Raises
+    ------
+    Unsatisfiable
+        If two parts plainly contradict each other.
     """
-    try:
-        yield
-    except ConstraintError as error:
-        error.location = (name, *(error.location if inside else ()))
-        raise
+
+    kind: Literal["all"] = field(default="all", kw_only=True)
+
+    choose = min
+    sign = "&"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for other, part, reason in conflicts(self.of):
+            raise Unsatisfiable(f"no text can satisfy both {other.title} and {part.title}: {reason}")
+
+    @cached_property
+    def parts(self) -> tuple[Constraint, ...]:
+        """Its conjuncts, cheap ones first. Those that differ have titles that differ."""
+        inner = [leaf for part in self.of for leaf in part.parts]
+        return (self,) if self.name else numbered_titles(sorted(inner, key=lambda part: part.cost))
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Judge cheap parts first; the others see only the survivors."""
+        return [judgement.satisfied for judgement in judge_parts(self._cheap_first(), draws)]
+
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return the place in the first part that rejects the draw."""
+        return judge_parts(self._cheap_first(), [draw], with_places=True)[0].place
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AnyOf(Combination):
+    """At least one part must hold: ``a | b``.
+
+    Parameters
+    ----------
+    of
+        The parts.
+    name
+        Label in reports.
+    """
+
+    kind: Literal["any"] = field(default="any", kw_only=True)
+
+    choose = max
+    sign = "|"
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Judge cheap parts first; the others see only the draws that have failed so far."""
+        holds = [False] * len(draws)
+        for part in self._cheap_first():
+            rest = [i for i, ok in enumerate(holds) if not ok]
+            for i, ok in zip(rest, run_check(part, [draws[i] for i in rest]), strict=True):
+                holds[i] = ok
+        return holds
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Not(Constraint):
+    """The part must not hold: ``~a``. The verdict is negated.
+
+    A text that lacks the part that ``on`` selects is rejected under a negation too, or accepted with
+    ``missing="pass"``: a ban on the answer does not accept a text without an answer.
+
+    Parameters
+    ----------
+    of
+        The constraint that must not hold.
+    name
+        Label in reports.
+    """
+
+    of: Constraint
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["not"] = field(default="not", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Constraint):
+            raise ConstraintError("Not takes one constraint, e.g. Not(a) or ~a")
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The cost of its part."""
+        return self.of.cost
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Negate the part's judgements."""
+        return _negated(self.of, draws) if self._may_lack else [not ok for ok in run_check(self.of, draws)]
+
+    @cached_property
+    def _may_lack(self) -> bool:
+        return any(map(_can_lack, walk(self.of)))
+
+    @cached_property
+    def title(self) -> str:
+        """Its name, or the part's title after ``~``."""
+        return self.name or f"~{self.of.title}"
+
+    def __repr__(self) -> str:
+        return f"~{self.of!r}"
+
+    @cached_property
+    def _waits(self) -> bool:
+        # A value in JSON may be wrong, but a text that turns out not to be JSON is rejected by the negation, too.
+        return any(in_json(getattr(part, "on", None)) for part in walk(self.of))
+
+    def monitor(self) -> Monitor:
+        """Return a monitor that negates the part's."""
+        return Undecided() if self._waits else Negated(self.of.monitor())
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that negates the part's."""
+        return Undecided() if self._waits else Negated(self.of.monitor_in(context))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Return the part's verdict, negated."""
+        return Verdict.UNDECIDED if self._waits else Verdict(-run_verdict(self.of, prefix))
+
+
+def _negated(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
+    """Judge draws by the negation of a constraint, with De Morgan's laws, as draws may lack a part of one operand."""
+    if isinstance(constraint, Not):
+        return run_check(constraint.of, draws)
+    if isinstance(constraint, All | AnyOf):
+        columns = [_negated(part, draws) for part in constraint.of]
+        choose = any if isinstance(constraint, All) else all
+        return [choose(each) for each in zip(*columns, strict=True)]
+    holds = run_check(constraint, draws)
+    return [ok if lacks_part(constraint, draw) else not ok for draw, ok in zip(draws, holds, strict=True)]
+
+
+def _can_lack(constraint: Constraint) -> bool:
+    on = getattr(constraint, "on", None)
+    return isinstance(on, Part) or (on is not None and message_part(on) is not None)
+
+
+def lacks_part(constraint: Constraint, draw: Draw) -> bool:
+    """Return whether a draw lacks a part that the constraint, or one within it, selects."""
+    return any(_can_lack(part) and not view(draw, part.on) for part in walk(constraint))  # type: ignore[attr-defined]
+
+
+def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:
+    """Yield pairs of parts that plainly contradict each other, with the reason.
+
+    Only the first ``MAX_COMPARED`` parts with ``excludes`` are compared with each other: some pairs may be missed.
+    """
+    # Only parts of a class that some Not negates are looked up, because digests of large parts take time.
+    negated = {type(part.of) for part in parts if isinstance(part, Not)}
+    seen = {part: part for part in reversed(parts) if type(part) in negated} if negated else {}
+    for part in parts:
+        if isinstance(part, Not) and (other := seen.get(part.of)) is not None:
+            yield other, part, "one is the negation of the other"
+    comparable = [part for part in parts if hasattr(part, "excludes")][:MAX_COMPARED]
+    for i, part in enumerate(comparable):
+        for other in comparable[:i]:
+            for one, two in ((other, part), (part, other)):
+                if reason := one.excludes(two):
+                    yield other, part, reason

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guardwrap.constraints.base import Constraint, Wrapper, walk
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not, Wrapper, walk
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.kinds.text import Fault, Length, TextConstraint
+from guardwrap.constraints.kinds.text import Length
+from guardwrap.constraints.kinds.text_constraint import Fault, TextConstraint
 from guardwrap.documents.time_limits import judging
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Draw

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.checking import guarded_call
-from guardwrap.constraints.message_monitor import Context
-from guardwrap.constraints.monitors import Combined
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.checking import Combined, guarded_call
+from guardwrap.constraints.verdicts import Context, Monitor, Verdict
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
 from guardwrap.errors import CheckFailed
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
-from guardwrap.constraints.utf8 import characters
+from guardwrap.constraints.verdicts import characters
 from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
 from guardwrap.documents.time_limits import check_deadline, matches, within
 from guardwrap.errors import ConstraintError, quoted

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from guardwrap.constraints.base import Constraint, Wrapper, walk
+from guardwrap.constraints.base import All, Constraint, Wrapper, walk
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.combinators import All
-from guardwrap.constraints.message_monitor import Context
-from guardwrap.constraints.text_parts import begun_length
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import Context, Monitor, Verdict
+from guardwrap.constraints.views import begun_length
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 

@@ -41,34 +41,52 @@ class StepOver(TimeLimit):
     """
 
 
-class _Running(threading.local):
-    # Per thread and not per context, because a context may continue in another thread, which has its own CPU time.
-    clock: time_limit | None = None  # the innermost limit
-    step: step_limit | None = None
-    gives_way: bool = False  # whether this thread rests regularly so that others can run
-    rested: float = 0.0  # when it last rested, by time.monotonic()
-    used: dict[int, tuple[object, float]] | None = None  # draws by id, with the seconds that judging each has taken
-    wall: float = -math.inf  # time.monotonic() when the CPU time was last read
-    cpu: float = 0.0  # the CPU time at that moment
-
-
-_running = _Running()
-
 _STALE = 1e-2  # seconds
 
 
-def now() -> float:
-    """Return the CPU seconds of this thread; the result may be up to 0.01 s too high.
+class _CpuClock(threading.local):
+    """The CPU time of the current thread, which limits count so that they do not depend on how busy the machine is.
 
-    Limits count the thread's own CPU time, so that they do not depend on how busy the machine is. (`regex` counts the
-    CPU time of all threads of the process, but holds the interpreter lock meanwhile, so the two differ little.) Reading
-    the CPU time takes up to 15 µs, several times per verdict. For 0.01 s after each reading, the elapsed wall time is
-    added instead, which is never less than the CPU time used.
+    (`regex` counts the CPU time of all threads of the process, but holds the interpreter lock meanwhile, so the two
+    differ little.) Reading the CPU time takes up to 15 µs, several times per verdict. For 0.01 s after each reading,
+    the elapsed wall time is added instead, which is never less than the CPU time used.
     """
-    wall = time.monotonic()
-    if not 0 <= wall - _running.wall <= _STALE:
-        _running.wall, _running.cpu = wall, time.thread_time()
-    return _running.cpu + wall - _running.wall
+
+    read_at: float = -math.inf  # time.monotonic() when the CPU time was last read
+    cpu: float = 0.0  # the CPU time at that moment
+
+    def now(self) -> float:
+        """Return the CPU seconds of this thread; the result may be up to 0.01 s too high."""
+        wall = time.monotonic()
+        if not 0 <= wall - self.read_at <= _STALE:
+            self.read_at, self.cpu = wall, time.thread_time()
+        return self.cpu + wall - self.read_at
+
+
+class _Limits(threading.local):
+    """The limits on the current thread. A context would not do: it may continue in another thread."""
+
+    innermost: time_limit | None = None
+    step: step_limit | None = None
+    spent_on: dict[int, tuple[object, float]] | None = None  # draws by id, with the seconds that judging each has taken
+    rested_at: float | None = None  # time.monotonic() of the last rest; None if the thread does not give way to others
+
+    def exceeded(self, seconds: float, *, shared: bool = True) -> TimeLimit:
+        """Return the error for a limit that is exceeded: ``StepOver`` if the step's is, too."""
+        # Allow 0.01 s or 10 %, because `regex` stops a little early if other threads compute, too.
+        over = self.step is not None and self.step.left <= max(_STALE, 0.1 * self.step.seconds)
+        return StepOver(seconds, shared=True) if over else TimeLimit(seconds, shared=shared)
+
+    def rest(self) -> None:
+        """Sleep twice as long as the thread has worked, so that urgent threads run first."""
+        if not 0 <= time.monotonic() - (self.rested_at or 0) <= WORKS:
+            time.sleep(2 * WORKS)
+            self.rested_at = time.monotonic()
+
+
+_clock = _CpuClock()
+_limits = _Limits()
+now = _clock.now
 
 
 class time_limit:  # noqa: N801  # reads as a function; entered at every token, so it is no generator
@@ -83,18 +101,18 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
         self.late = False
 
     def __enter__(self) -> Self:
-        self._before = _running.clock
+        self._before = _limits.innermost
         self.outer = self._before
         while self._ignore_outer and self.outer is not None and not self.outer._firm:
             self.outer = self.outer.outer
         self.end = now() + self.seconds
         if self.outer is not None and self.outer.end < self.end:
             self.seconds, self.end = self.outer.seconds, self.outer.end
-        _running.clock = self
+        _limits.innermost = self
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        _running.clock = self._before
+        _limits.innermost = self._before
         self.late = self.late or isinstance(error, TimeLimit)
         if self.outer is not None and self.late:
             self.outer.late = True
@@ -110,11 +128,11 @@ class step_limit(time_limit):  # noqa: N801  # reads as a function
 
     def __enter__(self) -> Self:
         super().__enter__()
-        _running.step = self
+        _limits.step = self
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        _running.step = None
+        _limits.step = None
         super().__exit__(kind, error, trace)
 
     @property
@@ -125,7 +143,7 @@ class step_limit(time_limit):  # noqa: N801  # reads as a function
 
 def step_is_over() -> bool:
     """Whether a ``step_limit`` applies to this thread and is exceeded."""
-    return _running.step is not None and _running.step.left <= 0
+    return _limits.step is not None and _limits.step.left <= 0
 
 
 _left_behind: dict[int, threading.Thread] = {}
@@ -137,7 +155,7 @@ def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
     ``owner``: the object that the call belongs to. While a thread of an earlier call still runs, its owner gets no
     other one.
     """
-    step = _running.step
+    step = _limits.step
     if step is None:
         return call()
     before = _left_behind.pop(id(owner), None)
@@ -159,18 +177,11 @@ def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
 @contextmanager
 def giving_way() -> Iterator[None]:
     """Context that lets urgent threads run first: ``check_deadline`` makes this one rest twice as long as it works."""
-    _running.gives_way = True
+    _limits.rested_at = -math.inf
     try:
         yield
     finally:
-        _running.gives_way = False
-
-
-def _rest() -> None:
-    wall = time.monotonic()
-    if not 0 <= wall - _running.rested <= WORKS:
-        time.sleep(2 * WORKS)
-        _running.rested = time.monotonic()
+        _limits.rested_at = None
 
 
 @contextmanager
@@ -180,19 +191,19 @@ def uncounted() -> Iterator[None]:
     try:
         yield
     finally:
-        clock = _running.clock
-        while clock is not None:
-            clock.end += now() - start
-            clock = clock.outer
+        limit = _limits.innermost
+        while limit is not None:
+            limit.end += now() - start
+            limit = limit.outer
 
 
 def check_deadline() -> None:
     """Raise TimeLimit if the current limit is exceeded."""
-    if _running.gives_way:
-        _rest()
-    clock = _running.clock
-    if clock is not None and now() >= clock.end:
-        raise _over(clock.seconds, shared=True)
+    if _limits.rested_at is not None:
+        _limits.rest()
+    limit = _limits.innermost
+    if limit is not None and now() >= limit.end:
+        raise _limits.exceeded(limit.seconds)
 
 
 def seconds_left(most: float = math.inf) -> float | None:
@@ -200,13 +211,13 @@ def seconds_left(most: float = math.inf) -> float | None:
 
     None if there is no limit and ``most`` is infinite.
     """
-    clock = _running.clock
-    if clock is None:
+    limit = _limits.innermost
+    if limit is None:
         return None if math.isinf(most) else most
-    left = clock.end - now()
+    left = limit.end - now()
     if left <= 0:
-        raise _over(clock.seconds, shared=True)
-    return min(most, left, clock.seconds)  # now() may have been up to 0.01 s ahead when the limit began
+        raise _limits.exceeded(limit.seconds)
+    return min(most, left, limit.seconds)  # now() may have been up to 0.01 s ahead when the limit began
 
 
 def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:
@@ -251,40 +262,33 @@ class _Patience:
 
     def require_more(self) -> None:
         """Double the timeout; raise TimeLimit if this thread has used up its time, or all parts together have."""
-        spent, of_all, clock = now() - self._began, time.process_time() - self._all_began, _running.clock
+        spent, of_all, limit = now() - self._began, time.process_time() - self._all_began, _limits.innermost
         others = self.timeout is not None and of_all >= 0.9 * self.timeout
         if self._seconds is None or self.timeout is None or not others or spent >= 0.9 * self._seconds - _STALE:
-            if clock is not None and self._seconds != self._most:
-                raise _over(clock.seconds, shared=True) from None
-            raise _over(self._most, shared=False) from None
+            if limit is not None and self._seconds != self._most:
+                raise _limits.exceeded(limit.seconds) from None
+            raise _limits.exceeded(self._most, shared=False) from None
         seconds_left(self._most)
         self.timeout *= 2
         self._began, self._all_began = now(), time.process_time()
 
 
-def _over(seconds: float, *, shared: bool) -> TimeLimit:
-    step = _running.step
-    # Allow 0.01 s or 10 %, because `regex` stops a little early if other threads compute, too.
-    over = step is not None and step.left <= max(_STALE, 0.1 * step.seconds)
-    return StepOver(seconds, shared=True) if over else TimeLimit(seconds, shared=shared)
-
-
 @contextmanager
 def judging() -> Iterator[None]:
     """Context that adds up the time spent on each draw, because all parts of a constraint share one limit for it."""
-    outer = _running.used
-    _running.used = {} if outer is None else outer
+    outer = _limits.spent_on
+    _limits.spent_on = {} if outer is None else outer
     try:
         yield
     finally:
-        _running.used = outer
+        _limits.spent_on = outer
 
 
 @contextmanager
 def charged(draw: object) -> Iterator[None]:
     """Context for judging a draw within the time that is left for it."""
-    used = {} if _running.used is None else _running.used
-    _, spent = used.get(id(draw), (draw, 0.0))
+    spent_on = {} if _limits.spent_on is None else _limits.spent_on
+    _, spent = spent_on.get(id(draw), (draw, 0.0))
     start = now()
     try:
         # The limit of a verdict does not apply: within one, only a user's prefix function judges whole texts.
@@ -292,4 +296,4 @@ def charged(draw: object) -> Iterator[None]:
             clock.seconds = CHECK_SECONDS
             yield
     finally:
-        used[id(draw)] = (draw, spent + now() - start)  # keep the draw, so that its id is not reused
+        spent_on[id(draw)] = (draw, spent + now() - start)  # keep the draw, so that its id is not reused

@@ -16,8 +16,16 @@ from typing import Any
 
 import yaml
 
-from guardwrap.documents.inputs import irregular
-from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, MAX_DIRECTIVES, MAX_FILES, MAX_NUMBER, MAX_VALUES, loading
+from guardwrap.documents.limits import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_DIRECTIVES,
+    MAX_FILES,
+    MAX_NUMBER,
+    MAX_VALUES,
+    irregular,
+    loading,
+)
 from guardwrap.documents.time_limits import TimeLimit, check_deadline
 from guardwrap.errors import ForeignFile, SpecError
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, TypeAdapter, field_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
+from guardwrap.constraints.files.file_fields import NAMED, AProposal
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.documents.validation import Invalid, validated

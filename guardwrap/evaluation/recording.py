@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from guardwrap.documents.inputs import irregular
+from guardwrap.documents.limits import irregular
 from guardwrap.errors import UsageError
 from guardwrap.proposals import Unweighable
 from guardwrap.samplers import Attempt, from_row, to_row

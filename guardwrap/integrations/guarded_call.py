@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
 from guardwrap.constraints.stop_strings import stopped
-from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.views import Part
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.messages.parsed_message import answer_message, has_template, shown_texts

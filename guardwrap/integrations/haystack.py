@@ -16,7 +16,7 @@ from haystack.dataclasses import ChatMessage, StreamingChunk, ToolCall, ToolCall
 from haystack.tools import deserialize_tools_or_toolset_inplace, flatten_tools_or_toolsets, serialize_tools_or_toolset
 
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.integrations.guarded_call import as_guarded, content_of, one, reply_messages

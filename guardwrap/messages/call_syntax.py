@@ -15,14 +15,11 @@ from typing import Any
 
 import regex
 
-from guardwrap.constraints.base import Constraint, Wrapper
-from guardwrap.constraints.combinators import All
+from guardwrap.constraints.base import All, Constraint, Wrapper
+from guardwrap.constraints.checking import Combined
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.constraints.message_monitor import THOUGHTS, Context, Undecided
-from guardwrap.constraints.monitors import Combined
-from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import REPLACEMENT, THOUGHTS, Context, Monitor, Undecided, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import GuardwrapError
 from guardwrap.messages.call_dialects import DelimitedJSON, Dialect, InlineTags, PlainJSON, is_canonical

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS, Event
 from guardwrap.constraints.stop_strings import cut, shown
+from guardwrap.constraints.verdicts import SEPARATOR, THOUGHTS, Event
 from guardwrap.constraints.views import judged_part
-from guardwrap.documents.inputs import is_text
 from guardwrap.documents.lexical import load_json
+from guardwrap.documents.limits import is_text
 from guardwrap.errors import UsageError, first_line
 from guardwrap.messages.regions import MessageFields, json_text
 from guardwrap.outcomes import Draw, Outcome

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.message_monitor import SEPARATOR, THOUGHTS, Event
+from guardwrap.constraints.verdicts import SEPARATOR, THOUGHTS, Event
 from guardwrap.documents.lexical import load_json
 
 _LOOKS_AROUND = regex.compile(r"\(\?<[=!]|\\[bBAGmMZzK]|[\^$]")

@@ -18,8 +18,8 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.message_monitor import Context, Event
 from guardwrap.constraints.stop_strings import cut
+from guardwrap.constraints.verdicts import Context, Event
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
 from guardwrap.errors import ContextExceeded, PromptError, UsageError

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from guardwrap.backends.endpoint.endpoint_law import EndpointLaw, EndpointSettings
-from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.prefix_reader import PrefixReader
-from guardwrap.documents.inputs import is_text
+from guardwrap.constraints.verdicts import Context
+from guardwrap.documents.limits import is_text
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat
 from guardwrap.errors import PromptError
 from guardwrap.messages.parsed_message import SentRegions, sent_message

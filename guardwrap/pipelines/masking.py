@@ -17,8 +17,7 @@ from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.constraints.utf8 import REPLACEMENT, split
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict, split
 from guardwrap.documents.time_limits import StepOver, call_apart, now, time_limit
 from guardwrap.errors import CheckFailed
 from guardwrap.messages.call_syntax import hastened

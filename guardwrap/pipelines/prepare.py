@@ -50,7 +50,7 @@ from guardwrap.outcomes import Usage
 from guardwrap.pipelines.context_length import position_limit, require_context, require_positions
 
 if TYPE_CHECKING:
-    from guardwrap.constraints.message_monitor import Event
+    from guardwrap.constraints.verdicts import Event
     from guardwrap.messages.regions import MessageRegions
 
 # These read only scores, row by row, so one call can process rows of all prompts. Subclasses may do something else.

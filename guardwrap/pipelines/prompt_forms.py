@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.environment.transformers_internals import Chat, is_valid_message
 from guardwrap.errors import PromptError, UsageError, first_line
 from guardwrap.pipelines.context_length import position_limit, require_context

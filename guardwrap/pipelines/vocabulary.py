@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.constraints.utf8 import REPLACEMENT, split
+from guardwrap.constraints.verdicts import REPLACEMENT, split
 from guardwrap.environment.cached import cached_property
 from guardwrap.scheduling.backend import TokenIds
 

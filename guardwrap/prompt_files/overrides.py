@@ -10,10 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from guardwrap.budget import Budget
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All
-from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.files.constraint_data import read_constraint
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.template import fill, names_of_fields
 from guardwrap.documents.validation import Invalid, code_needs, validated

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from guardwrap.constraints.files.coerce import PerPromptOptions
-from guardwrap.documents.inputs import is_text
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
+from guardwrap.documents.limits import is_text
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.prompt_files.overrides import ReadOwn
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget, budget_or_none
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import plain

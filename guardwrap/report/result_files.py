@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from guardwrap.documents.inputs import irregular
+from guardwrap.documents.limits import irregular
 from guardwrap.errors import UsageError, first_line, nearest
 from guardwrap.outcomes import estimate_of, plain
 from guardwrap.report.blocks import Page

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline

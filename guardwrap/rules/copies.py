@@ -10,15 +10,12 @@ from typing import Annotated, Literal
 import regex
 from pydantic import Field
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.excerpts import listed
-from guardwrap.constraints.kinds.compared_text import ComparedConstraint
-from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.field_checks import listed, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.constraints.text_parts import begun_length
+from guardwrap.constraints.sentences import UNSPACED, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import View, read_view
-from guardwrap.constraints.words import UNSPACED, settled_words, words_of
+from guardwrap.constraints.views import View, begun_length, read_view
 from guardwrap.documents.limits import count_items
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count, is_number

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import regex
 
 from guardwrap.constraints.escapes import decodings
-from guardwrap.constraints.excerpts import excerpt, shortened
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.field_checks import excerpt, shortened
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ, last_piece
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import matches

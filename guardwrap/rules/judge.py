@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
-from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.validation import require_code_allowed
 from guardwrap.documents.yaml_nodes import short

@@ -16,9 +16,9 @@ from typing import Any
 
 import regex
 
-from guardwrap.constraints.base import require
+from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.kinds.classifier import loaded
-from guardwrap.documents.inputs import readable
+from guardwrap.documents.limits import readable
 from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address

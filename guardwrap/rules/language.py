@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.sentences import sentences
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_number

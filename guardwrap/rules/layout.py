@@ -9,15 +9,20 @@ from typing import Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import Constraint, require, shown, walk
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
 from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.combinators import All, AnyOf, Not
-from guardwrap.constraints.excerpts import shortened
-from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.text_parts import begun_length
+from guardwrap.constraints.field_checks import (
+    is_between,
+    limits_in_words,
+    require,
+    require_choice,
+    shortened,
+    shown,
+    verdict_on_count,
+)
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import TEXT_VIEWS, View, read_view, view
+from guardwrap.constraints.views import TEXT_VIEWS, View, begun_length, read_view, view
 from guardwrap.documents.limits import count_items
 from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count

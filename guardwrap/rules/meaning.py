@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.classifier import (
     LabelConstraint,
     ScoringConstraint,
@@ -19,9 +19,8 @@ from guardwrap.constraints.kinds.classifier import (
     require_short,
     weights_digest,
 )
-from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.inputs import is_text, readable
+from guardwrap.documents.limits import is_text, readable
 from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
 from guardwrap.errors import CheckFailed, is_number

@@ -10,12 +10,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.compared_text import ComparedConstraint
-from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
+from guardwrap.constraints.sentences import UNSPACED
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.constraints.words import UNSPACED
 from guardwrap.documents.limits import count_items
 from guardwrap.documents.time_limits import check_deadline, matches
 

@@ -11,9 +11,8 @@ from urllib.parse import unquote
 
 import regex
 
-from guardwrap.constraints.base import about, require, shown
-from guardwrap.constraints.excerpts import listed
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import about, listed, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view

@@ -11,13 +11,11 @@ from typing import Any, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.excerpts import shortened
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.field_checks import require, require_choice, shortened, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.sentences import FIRST_WORD, sentences, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, filled_lines, paragraphs, read_view
-from guardwrap.constraints.words import FIRST_WORD, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import is_count
 

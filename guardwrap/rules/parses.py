@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
-from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.text import luhn, require_choice
+from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.kinds.text import luhn
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.rules.hits import HitConstraint, HitRule

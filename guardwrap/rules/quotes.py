@@ -10,13 +10,12 @@ from typing import Literal, NamedTuple
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.excerpts import listed
-from guardwrap.constraints.kinds.compared_text import ComparedConstraint
+from guardwrap.constraints.field_checks import listed, require, shown
+from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.sentences import UNSPACED, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.constraints.words import UNSPACED, settled_words, words_of
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
 from guardwrap.rules.copies import (

@@ -7,10 +7,9 @@ from typing import Literal, NamedTuple, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.field_checks import is_between, limits_in_words, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.sentences import sentences
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_number

@@ -9,7 +9,7 @@ from typing import Literal
 
 import regex
 
-from guardwrap.constraints.base import require
+from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import within
 from guardwrap.rules.hits import HitConstraint, HitRule

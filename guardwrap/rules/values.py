@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import require, shown
-from guardwrap.constraints.kinds.count_limits import is_between
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.field_checks import is_between, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import check_deadline, matches

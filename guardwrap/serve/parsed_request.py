@@ -7,17 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from guardwrap.constraints.base import Constraint, Wrapper, walk
-from guardwrap.constraints.combinators import All
-from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.base import All, Constraint, Wrapper, walk
+from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
 from guardwrap.constraints.kinds.function import Python, runs_code
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.stop_strings import stopped
-from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import View
+from guardwrap.constraints.views import Part, View
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.environment.cached import cached_property
 from guardwrap.environment.threads import in_thread

@@ -17,17 +17,13 @@ from pydantic import TypeAdapter
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
-from guardwrap.constraints.files.catalogue_files import catalogue_names
-from guardwrap.constraints.files.coerce import as_constraint_file, catalogue
-from guardwrap.constraints.files.constraint_data import read_constraint
-from guardwrap.constraints.files.constraint_file import ConstraintFile, fallback_fault
+from guardwrap.constraints.files.constraint_data import catalogue_names, read_constraint
+from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file, catalogue, fallback_fault
+from guardwrap.constraints.files.file_fields import NAMED, REASONS, AProposal, read_repair
 from guardwrap.constraints.files.kind_registry import kinds
-from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
-from guardwrap.constraints.files.repair_field import REASONS, read_repair
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import Python
-from guardwrap.documents.inputs import is_text
-from guardwrap.documents.limits import MAX_DEPTH
+from guardwrap.documents.limits import MAX_DEPTH, is_text
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.package_data import PREFIX

@@ -17,8 +17,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from guardwrap.constraints.files.catalogue_files import catalogue_descriptions
-from guardwrap.constraints.files.proposal_fields import NAMED
+from guardwrap.constraints.files.constraint_data import catalogue_descriptions
+from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers.sampler_registry import sampler_names

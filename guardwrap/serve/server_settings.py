@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
+from guardwrap.constraints.files.file_fields import AnAdapter, AProposal, ARepair
 from guardwrap.constraints.files.kind_registry import kinds
-from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal
-from guardwrap.constraints.files.repair_field import ARepair
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.documents.validation import Invalid, code_needs, document_of, validated
 from guardwrap.documents.yaml_nodes import read_text, reading

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import regex
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All
+from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
-from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.views import Part
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field

@@ -13,10 +13,8 @@ from typing import Any, ClassVar
 import torch
 
 from guardwrap.budget import Budget, budget_or_none
-from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.combinators import All
-from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.base import All, Constraint, walk
+from guardwrap.constraints.files.constraint_file import ConstraintFile, PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.template import fill, require_filled
 from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.constraints.json.tool_calls import ToolCalls

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import PromptlessDraw, judge, rule_against
-from guardwrap.constraints.files.repair_field import MESSAGE, REASONS
+from guardwrap.constraints.files.file_fields import MESSAGE, REASONS
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.environment.transformers_internals import Chat, tokenizer_lock
 from guardwrap.errors import (
     BudgetExhausted,

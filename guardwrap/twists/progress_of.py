@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import regex
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.field_checks import is_between
 from guardwrap.constraints.files.kind_registry import is_kind
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.kinds.count import Count
-from guardwrap.constraints.kinds.count_limits import is_between
-from guardwrap.constraints.kinds.counted_items import AFTER_ENDS, COUNTED_ENDS, item_pattern, plain_word
+from guardwrap.constraints.kinds.count import (
+    AFTER_ENDS,
+    COUNTED_ENDS,
+    LISTED,
+    Count,
+    item_pattern,
+    listed_words,
+    plain_word,
+)
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
-from guardwrap.constraints.kinds.word_lists import LISTED, listed_words
-from guardwrap.constraints.kinds.word_patterns import has_spellings, is_spaced
-from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.kinds.text_folding import has_spellings, is_spaced
 from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
 from guardwrap.twists.json_progress import json_progress

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 from scipy.sparse import csr_array, vstack
 
-from guardwrap.documents.inputs import irregular
+from guardwrap.documents.limits import irregular
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.twists.automata import Automaton

@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.constraints.kinds.word_patterns import pieces_of_phrase
+from guardwrap.constraints.kinds.text_folding import TextFolding, pieces_of_phrase
 from guardwrap.twists.automata import Progress
 
 

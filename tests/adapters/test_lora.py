@@ -22,7 +22,7 @@ from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
 from guardwrap.backends.refill import mode_selection
 from guardwrap.backends.shared_weights import shared_copy
-from guardwrap.constraints.combinators import All
+from guardwrap.constraints.base import All
 from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world

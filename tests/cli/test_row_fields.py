@@ -7,6 +7,7 @@ import pytest
 
 from guardwrap.constraints.files import template
 from guardwrap.constraints.files.constraint_file import load
+from guardwrap.errors import SpecError
 from guardwrap.ray.dataset_rows import numbered
 from guardwrap.ray.worker import Recipe, Worker
 from tests.cli.fixtures_commands import assert_one_line, generate, records, run
@@ -149,5 +150,6 @@ def test_negative_control_values_that_are_read_again(monkeypatch, row_rule):
 
     monkeypatch.setattr(template.ConstraintTemplate, "_inserted", twice)
     template._filled.cache_clear()
-    assert not file.filled({"must": "a{n}", "n": 3}).constraint.accepts("xa{n}y")
+    with pytest.raises(SpecError, match="must be a string, not int"):
+        file.filled({"must": "{n}", "n": 3})
     template._filled.cache_clear()

@@ -23,9 +23,9 @@ from guardwrap import (
     Values,
     constraint,
 )
-from guardwrap.constraints.combinators import All
-from guardwrap.constraints.excerpts import excerpt
+from guardwrap.constraints.base import All
 from guardwrap.constraints.explanation import Explanation, Rejection, explain_draws
+from guardwrap.constraints.field_checks import excerpt
 from guardwrap.errors import CheckFailed
 
 SCHEMA = {"properties": {"items": {"items": {"type": "string"}}}}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Budget, Constraint, GuardedGenerator, JSONSchema, Keyword, Length, Regex, Values, Verdict, qrs
-from guardwrap.constraints import Part, dump, parse, text_parts
+from guardwrap.constraints import Part, dump, parse, views
 from guardwrap.constraints.json_paths import read_path, settled_values, values_at
 from guardwrap.constraints.views import view
 from guardwrap.errors import ConstraintError, UsageError
@@ -108,7 +108,7 @@ def test_a_value_is_judged_as_soon_as_it_is_complete() -> None:
 
 
 def test_negative_control_the_negation_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guardwrap.constraints.combinators.Not._waits", False)
+    monkeypatch.setattr("guardwrap.constraints.base.Not._waits", False)
     with pytest.raises(AssertionError):
         check_constraint(~SHORT, ['{"summary": "a b c" oh'])
 
@@ -131,7 +131,7 @@ def test_settled_values_stay(value: Any, path: str, data: st.DataObject) -> None
 def test_negative_control_every_value_counts_as_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     rule, texts = Regex("12", on=Part(json="$[*]")), ['["12", 12]']
     check_constraint(rule, texts)
-    monkeypatch.setattr(text_parts, "settled_values", lambda prefix, steps: values_at(prefix + "]", steps))
+    monkeypatch.setattr(views, "settled_values", lambda prefix, steps: values_at(prefix + "]", steps))
     with pytest.raises(AssertionError):
         check_constraint(rule, texts)
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from guardwrap import Keyword
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.sentences import sentences
 from guardwrap.testing import check_constraint
 
 Case = dict[str, Any]

@@ -1,6 +1,7 @@
 """Places of violations, in errors and reports: where they are, and that they contain no generated text.
 
-Covers ``constraints/places.py``, ``constraints/json/schema_validation.py`` and ``constraints/json/json_monitor.py``.
+Covers ``constraints/json_paths.py``, ``constraints/json/schema_validation.py`` and
+``constraints/json/json_monitor.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from guardwrap import Part, Regex
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.checking import judge_parts
 from guardwrap.constraints.json import json_monitor, json_schema, schema_validation
-from guardwrap.constraints.places import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
+from guardwrap.constraints.json_paths import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw
 from tests.constraints.fixtures_strategies import profile

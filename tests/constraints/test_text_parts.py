@@ -27,8 +27,8 @@ from guardwrap import (
     constraint,
     qrs,
 )
-from guardwrap.constraints import Part, View, dump, parse, text_parts
-from guardwrap.constraints.kinds import text as text_module
+from guardwrap.constraints import Part, View, dump, parse, views
+from guardwrap.constraints.kinds import text_constraint
 from guardwrap.constraints.stop_strings import StopAt
 from guardwrap.constraints.views import settled_parts, view
 from guardwrap.errors import GuardwrapError, UsageError
@@ -287,16 +287,16 @@ def test_negative_control_a_verdict_before_the_part_is_biased(monkeypatch: pytes
     """A monitor that reads from the beginning rejects texts whose thoughts break the rule."""
 
     def inside(part: Part, start: Any, holds: Any) -> Any:
-        return text_parts.PartMonitor(part, start, holds, inner=start)
+        return views.PartMonitor(part, start, holds, inner=start)
 
-    monkeypatch.setattr(text_module, "PartMonitor", inside)
+    monkeypatch.setattr(text_constraint, "PartMonitor", inside)
     guarded = GuardedGenerator(WORLD.pipeline(), AFTER_B, seed=5, budget=Budget(max_attempts=40_000))
     (outcome,) = guarded.run(WORLD.prompt, num_return_sequences=3000, **WORLD.settings)
     assert goodness_of_fit((draw.token_ids for draw in outcome.draws), WORLD.gold(AFTER_B)) < 1e-9
 
 
 def test_negative_control_a_closing_marker_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_parts, "begun_length", lambda text, markers: 0)
+    monkeypatch.setattr(views, "begun_length", lambda text, markers: 0)
     with pytest.raises(AssertionError):
         check_constraint(RULES["whole in calls"], ["<c>1</c>"])
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from guardwrap import Budget, GuardedGenerator, Masked, Regex, ToolCalls, Verdict, qrs
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.checking import judge_parts
-from guardwrap.constraints.message_monitor import Context, Event, RegionMonitor
+from guardwrap.constraints.verdicts import Context, Event, RegionMonitor
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.messages.regions import MessageRegions
 from guardwrap.outcomes import Draw

@@ -4,9 +4,9 @@ import pytest
 import regex
 
 from guardwrap.constraints import Constraint, JSONSchema, Regex, regex_analysis
+from guardwrap.constraints.checking import Rereading
 from guardwrap.constraints.json import json_monitor
-from guardwrap.constraints.monitors import Rereading
-from guardwrap.constraints.utf8 import characters, split
+from guardwrap.constraints.verdicts import characters, split
 from guardwrap.testing import check_constraint
 
 EVERY = [char for char in map(chr, range(0x80, 0x110000)) if not "\ud800" <= char <= "\udfff"]

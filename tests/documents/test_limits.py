@@ -28,7 +28,7 @@ from guardwrap.constraints import All, AnyOf, JSONSchema, Keyword, Not, Python, 
 from guardwrap.constraints.checking import judge, run_check, run_verdict
 from guardwrap.constraints.json.json_schema import fenced
 from guardwrap.constraints.json.references import References
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.prefix_reader import PATIENCE, PrefixReader
 from guardwrap.documents import time_limits
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
@@ -190,9 +190,9 @@ def test_a_verdict_in_a_view_has_the_time_of_a_verdict(on):
 
 def test_a_clock_that_was_ahead_gives_no_more_than_the_limit():
     time_limits.now()
-    time_limits._running.cpu += 0.9 * time_limits._STALE  # as if another thread had run meanwhile
+    time_limits._clock.cpu += 0.9 * time_limits._STALE  # as if another thread had run meanwhile
     with time_limits.time_limit(0.05):
-        time_limits._running.wall = float("-inf")
+        time_limits._clock.read_at = float("-inf")
         assert 0 < (time_limits.seconds_left() or 0) <= 0.05
 
 

@@ -1,6 +1,6 @@
 """YAML as validated data: the location of an error, and what it suggests, for all kinds of files.
 
-Covers ``documents/complaints.py`` too.
+Covers the errors of ``documents/validation.py``, too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from guardwrap.budget import Budget
 from guardwrap.constraints import Constraint, Regex
-from guardwrap.documents.complaints import _without_names_of_types
-from guardwrap.documents.validation import Invalid, read_as, validated
+from guardwrap.documents.validation import Invalid, _without_names_of_types, read_as, validated
 from guardwrap.errors import SpecError
 
 

@@ -22,7 +22,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 
 from guardwrap import Budget, BudgetExhausted, Fallback, Regex, ToolCalls
-from guardwrap.constraints.message_monitor import Undecided
+from guardwrap.constraints.verdicts import Undecided
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.integrations import guarded_call
 from guardwrap.integrations.haystack import GuardedChatGenerator

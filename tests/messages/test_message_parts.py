@@ -1,6 +1,6 @@
 """Rules on a part of a message: its answer, its reasoning, its tool calls. Drawn from g, and never judged elsewhere.
 
-Covers ``messages/regions.py`` and ``constraints/message_monitor.py`` too.
+Covers ``messages/regions.py`` and ``constraints/verdicts.py`` too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from guardwrap import Budget, Endpoint, GuardedGenerator, JSONSchema, Masked, Part, Regex, constraint, qrs
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.message_monitor import MessageMonitor
+from guardwrap.constraints.verdicts import MessageMonitor
 from guardwrap.errors import UsageError
 from guardwrap.messages import regions
 from guardwrap.messages.parsed_message import message_parts

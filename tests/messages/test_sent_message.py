@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from guardwrap import Budget, GuardedGenerator, JSONSchema, Masked, Part, Regex, ToolCalls
 from guardwrap.backends.endpoint.message_deltas import Delta, delta_line, deltas_in
-from guardwrap.constraints.message_monitor import Event
+from guardwrap.constraints.verdicts import Event
 from guardwrap.errors import EndpointError, PromptError, UsageError
 from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, SentRegions, message_text, sent_message
 from guardwrap.testing import goodness_of_fit

@@ -16,8 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from guardwrap import Budget, GuardedGenerator, JSONSchema, Part, Regex, ToolCalls
-from guardwrap.constraints.message_monitor import Context, MessageMonitor
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.verdicts import Context, MessageMonitor, Verdict
 from guardwrap.errors import UsageError
 from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED
 from guardwrap.messages.regions import MessageRegions

@@ -1,6 +1,6 @@
 """Masked proposals: their distribution, their weights, and the samplers on top.
 
-Covers ``constraints/monitors.py``, ``pipelines/early_abort.py`` and ``pipelines/mask_search.py`` too.
+Covers ``constraints/checking.py``, ``pipelines/early_abort.py`` and ``pipelines/mask_search.py`` too.
 """
 
 import dataclasses
@@ -31,8 +31,7 @@ from guardwrap import (
     qrs,
 )
 from guardwrap.backends import token_sampling
-from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.monitors import Rereading
+from guardwrap.constraints.checking import Rereading, run_verdict
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.time_limits import seconds_left
 from guardwrap.errors import UsageError

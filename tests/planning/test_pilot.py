@@ -15,7 +15,7 @@ from guardwrap import Budget, GuardedGenerator, Keyword, Length, Prompt, Regex, 
 from guardwrap.backends import token_sampling
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.cli.shared import in_flags
-from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
 from guardwrap.outcomes import Estimate

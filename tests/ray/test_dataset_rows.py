@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import PromptError
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.ray.dataset_rows import (

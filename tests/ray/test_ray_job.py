@@ -187,7 +187,7 @@ def ray_here():
 
 def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     from guardwrap import Regex
-    from guardwrap.constraints.files.coerce import PerPromptOptions
+    from guardwrap.constraints.files.constraint_file import PerPromptOptions
     from guardwrap.errors import UsageError
     from guardwrap.prompt_files.prompts import Item
     from guardwrap.ray import map_prompts, save

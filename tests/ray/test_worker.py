@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Regex
-from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import to_bytes

@@ -1,6 +1,6 @@
 """Copies of the prompt and of given texts.
 
-Covers ``constraints/kinds/compared_text.py`` too.
+Covers ``constraints/kinds/text_constraint.py`` too.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from guardwrap import Copy, Draw, NumbersFrom, Part, Verdict
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.message_monitor import Context
+from guardwrap.constraints.verdicts import Context
 from guardwrap.errors import ConstraintError
 from guardwrap.testing import check_constraint
 

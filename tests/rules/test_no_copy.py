@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from guardwrap import Draw, NoCopy, Part, Verdict
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.message_monitor import Context
-from guardwrap.constraints.words import words_of
+from guardwrap.constraints.sentences import words_of
+from guardwrap.constraints.verdicts import Context
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.rules import copies
 from guardwrap.testing import check_constraint

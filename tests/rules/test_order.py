@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guardwrap import Order, Verdict
-from guardwrap.constraints.words import words_of
+from guardwrap.constraints.sentences import words_of
 from guardwrap.errors import ConstraintError
 from guardwrap.rules import order
 from guardwrap.rules.order import Feature, Relation

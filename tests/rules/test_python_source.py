@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Parses
-from guardwrap.constraints import Verdict, text_parts
+from guardwrap.constraints import Verdict, views
 from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.rules import parses
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, profile
@@ -104,7 +104,7 @@ def test_verdicts_are_sound_on_fragments(text):
 
 
 def test_prefixes_of_real_modules_are_never_violated():
-    for module in (parses, text_parts, threading):
+    for module in (parses, views, threading):
         lines = inspect.getsource(module).splitlines(keepends=True)[:250]
         for end in range(0, len(lines), 7):
             assert parses.python_verdict("".join(lines[:end])) is Verdict.UNDECIDED

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from guardwrap import Draw, Part, Quotes, Verdict
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.constraints.message_monitor import Context
+from guardwrap.constraints.verdicts import Context
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.rules import quotes
 from guardwrap.testing import check_constraint

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from guardwrap import Draw, NumbersFrom, Part, Verdict
 from guardwrap.constraints import parse
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.message_monitor import Context
+from guardwrap.constraints.verdicts import Context
 from guardwrap.errors import ConstraintError, GuardwrapError
 from guardwrap.rules import numbers
 from guardwrap.rules.numbers import numerals

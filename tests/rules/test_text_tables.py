@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from guardwrap import Parses
 from guardwrap.constraints import Verdict
 from guardwrap.constraints.checking import run_verdict
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.outcomes import Draw
 from guardwrap.rules import formats
 from guardwrap.testing import check_constraint

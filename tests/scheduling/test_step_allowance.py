@@ -12,7 +12,7 @@ import pytest
 
 from guardwrap import Budget, CheckFailed, JSONSchema, Regex, Verdict, constraint
 from guardwrap.constraints.checking import judge, run_check
-from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents import time_limits
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, check_deadline, step_limit

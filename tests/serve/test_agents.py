@@ -15,7 +15,7 @@ import pytest
 from pydantic import create_model
 
 from guardwrap import ToolCalls
-from guardwrap.constraints.message_monitor import Undecided
+from guardwrap.constraints.verdicts import Undecided
 from tests.messages.test_templates import world_of
 from tests.serve.fixtures_agents import NAME, agent_world, running_server
 

@@ -13,8 +13,8 @@ import pytest
 
 from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
+from guardwrap.constraints.files.file_fields import MESSAGE
 from guardwrap.constraints.files.kind_registry import kinds
-from guardwrap.constraints.files.repair_field import MESSAGE
 from guardwrap.proposals import Adapter
 from guardwrap.serve import request_policy
 from guardwrap.serve.error_responses import ErrorResponse

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Keyword, Masked, Prompt, Twisted
-from guardwrap.constraints.files.repair_field import MESSAGE
+from guardwrap.constraints.files.file_fields import MESSAGE
 from guardwrap.errors import ConstraintError, SpecError, UsageError
 from guardwrap.serve.request_policy import policy_of
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_keys, read_named, read_server_settings

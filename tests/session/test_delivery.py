@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, Constraint, Fallback, GuardedGenerator, Part, Regex, ToolCalls
-from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Outcome
 from guardwrap.testing import llama_world

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, Masked, Regex, Twisted
-from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.session import job, local_session, twisting
 from guardwrap.session.twisting import rounds_of

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from guardwrap import Case, Constraint, Count, Edges, Finished, Length, OneOf, Regex, Split
-from guardwrap.constraints.kinds.counted_items import Item
+from guardwrap.constraints.kinds.count import Item
 from guardwrap.outcomes import Draw
 from guardwrap.twists.automata import Automaton, minimized
 from guardwrap.twists.pattern_programs import CharacterClasses

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Masked, Regex, Twisted, qrs
 from guardwrap.constraints import parse
-from guardwrap.constraints.files.proposal_fields import proposal_spelt
+from guardwrap.constraints.files.file_fields import proposal_spelt
 from guardwrap.errors import UsageError
 from guardwrap.session import twisting
 from guardwrap.testing import llama_world, table_world

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from guardwrap.documents.inputs import is_text
+from guardwrap.documents.limits import is_text
 from guardwrap.errors import EndpointError
 
 _PIECES, _CHARACTERS = 16, 1000

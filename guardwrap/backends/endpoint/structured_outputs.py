@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All
+from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
-from guardwrap.constraints.text_parts import in_json
-from guardwrap.constraints.views import message_part
+from guardwrap.constraints.views import in_json, message_part
 from guardwrap.errors import UsageError
 
 # Only syntax that has the same meaning in all regular expression engines: letters, escaped punctuation, classes of

@@ -12,8 +12,8 @@ import typer
 import yaml
 
 from guardwrap.cli.commands.init_command import editor_schema
-from guardwrap.constraints.files.catalogue_files import catalogue_descriptions, catalogue_path
-from guardwrap.constraints.sentence_ends import sentences
+from guardwrap.constraints.files.constraint_data import catalogue_descriptions, catalogue_path
+from guardwrap.constraints.sentences import sentences
 from guardwrap.environment.package_data import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
 

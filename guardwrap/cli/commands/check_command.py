@@ -24,13 +24,12 @@ from guardwrap.cli.shared import fail, in_one_line, read_constraints
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.explanation import Explanation, counts_tokens, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.files.proposal_fields import adapter_misfit
+from guardwrap.constraints.files.file_fields import adapter_misfit
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import bans_as_written, further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.keyword_notes import unlikely_words
+from guardwrap.constraints.kinds.keyword import Keyword, unlikely_words
 from guardwrap.constraints.views import judged_part
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import quieten_transformers

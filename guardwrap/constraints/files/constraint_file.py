@@ -8,31 +8,33 @@ are data: one that names code (``kind: python``) is rejected unless the caller a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+from typing import Any
 
 from guardwrap.budget import Budget
-from guardwrap.constraints.base import EXPENSIVE, Constraint, constraints_in, held, walk
+from guardwrap.constraints.base import EXPENSIVE, All, Constraint, instead, walk
 from guardwrap.constraints.checking import PromptlessDraw, rule_against
 from guardwrap.constraints.explanation import counts_tokens
-from guardwrap.constraints.files.constraint_data import Whole
+from guardwrap.constraints.field_checks import shown
+from guardwrap.constraints.files.constraint_data import (
+    a_file,
+    catalogue_path,
+    read_constraint,
+    read_constraint_document,
+    read_contents,
+)
+from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spelt, repair_spelt
 from guardwrap.constraints.files.kind_registry import kinds
-from guardwrap.constraints.files.message_example import AnExample
-from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
-from guardwrap.constraints.files.repair_field import ARepair, repair_spelt
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
-from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
-from guardwrap.documents.time_limits import check_deadline
-from guardwrap.documents.validation import Document, Invalid, read_document
+from guardwrap.documents.limits import MAX_BYTES
+from guardwrap.documents.validation import Document, Invalid
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
-from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UsageError, nearest, quoted
+from guardwrap.environment.package_data import PREFIX
+from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest, quoted
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
 
@@ -114,92 +116,9 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 """The draft that editors support best. The schema means the same in draft 2020-12."""
 
 
-class _Strict(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, defer_build=True)
-
-
-class _Examples(_Strict):
-    accepts: list[AnExample] = []
-    rejects: list[AnExample] = []
-    fields_: dict[str, Any] = Field(
-        default={},
-        alias="fields",
-        description="Values for the placeholders of the constraint, with which these are tested.",
-    )
-
-
-class _File(_Strict):
-    """The rule that every text must satisfy, and how texts are drawn.
-
-    Parameters
-    ----------
-    guardwrap
-        Version of the format: 1.
-    name
-        A short name for people.
-    description
-        What the constraint requires, and what it does not catch.
-    fields
-        Names of placeholders in the constraint, such as "{n}". Each prompt gives a value for each of them.
-    constraint
-        One constraint, or a list of constraints that must all hold.
-    sampler
-        The sampler, which decides which attempts become texts: a name, or a name with options. Default: rejection.
-    proposal
-        What attempts are drawn from instead of the model itself: another prompt, or the masked or twisted model. An
-        adapter can only be combined with a mask or a twist.
-    adapter
-        A trained adapter that attempts are drawn from.
-    budget
-        How much may be spent on one prompt.
-    repair
-        Turns of a chat in which the model repairs a rejected answer after the budget is spent: a number, or options.
-    fallback
-        The text to return for each one that is missing because the budget ended. It must satisfy the constraint.
-    examples
-        Texts or messages that the constraint must accept or reject; guardwrap check tests them.
-    """
-
-    guardwrap: Literal[1]
-    name: str | None = None
-    description: str | None = None
-    fields_: list[str] | None = Field(default=None, alias="fields", min_length=1)
-    constraint: Whole
-    sampler: str | dict[str, Any] | None = None
-    proposal: AProposal | None = None
-    adapter: AnAdapter | None = None
-    budget: Budget | None = None
-    repair: ARepair | None = None
-    fallback: str | None = None
-    examples: _Examples = _Examples()
-
-    @field_validator("guardwrap", mode="before")
-    @classmethod
-    def _whole_number(cls, value: Any) -> Any:
-        # true and 1.0 equal 1 in Python, but are not valid versions.
-        if type(value) is not int:
-            raise ValueError("the version of the format is the number 1")
-        return value
-
-    @model_validator(mode="after")
-    def _one_way(self) -> _File:
-        try:
-            require_one(self.proposal, self.adapter)
-        except UsageError as both:
-            raise Invalid(("adapter",), str(both)) from None
-        return self
-
-
-@cache
-def _a_file() -> TypeAdapter[_File]:
-    """Return pydantic's adapter for constraint files. This imports the kinds of plug-ins."""
-    _File.model_rebuild()
-    return TypeAdapter(_File)
-
-
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of constraint files, for editors: every field has a description."""
-    schema = share(_a_file().json_schema(), "AnyKind")
+    schema = share(a_file().json_schema(), "AnyKind")
     # pydantic's descriptions are whole docstrings; keep the first paragraph, and use the rest for the fields.
     for definition in (schema, *schema["$defs"].values()):
         add_descriptions(definition, definition.get("description", ""))
@@ -248,61 +167,27 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     """
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    _a_file()  # import plug-ins before the time limit begins
+    a_file()  # import plug-ins before the time limit begins
     with reading(path):
         return _parsed(text, path, allow_code)
 
 
-def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
-    """Read the constraint of a file that another file names. Call it within ``yaml_nodes.reading_too``.
-
-    Parameters
-    ----------
-    path
-        Path of the YAML file.
-    allow_code
-        Whether the file may name Python functions (``kind: python``), which are then imported and run.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or is invalid; the message names path and line.
-    """
-    file = _parsed(read_text(path), str(path), allow_code)
-    if file.fields:
-        raise SpecError(
-            f"{path}: a file with fields cannot be part of another; pass each with its own -c, or in a list"
-        )
-    return file.constraint
-
-
 def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
-    source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
-    if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
-        under = "" if "constraint" in source.data else ", and write the rules under 'constraint:'"
-        raise ForeignFile(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
+    source = read_constraint_document(text, path)
     template, source_with_values = _template_in(source, allow_code)
-    file = source_with_values.read(_a_file(), allow_code=allow_code)
-    if _is_too_deep(file.constraint):  # only possible through other files: the depth of each file is limited already
-        raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, counting the files that it names")
+    file = read_contents(source_with_values, allow_code=allow_code)
     if file.fallback is not None and template is None and (rule := fallback_fault(file.fallback, file.constraint)):
         raise source.error(("fallback",), rule)
+    same = ("name", "description", "sampler", "budget", "proposal", "adapter", "repair", "fallback")
     return ConstraintFile(
         file.constraint if template is None else template,
-        file.name,
-        file.description,
-        file.sampler,
-        file.budget,
-        _texts(file.examples.accepts),
-        _texts(file.examples.rejects),
-        source,
-        file.proposal,
-        file.adapter,
-        file.examples.fields_,
-        file.repair,
-        _messages(file.examples.accepts),
-        _messages(file.examples.rejects),
-        file.fallback,
+        source=source,
+        accepts=_texts(file.examples.accepts),
+        rejects=_texts(file.examples.rejects),
+        sample=file.examples.fields_,
+        accepted_messages=_messages(file.examples.accepts),
+        rejected_messages=_messages(file.examples.rejects),
+        **{name: getattr(file, name) for name in same},
     )
 
 
@@ -347,14 +232,13 @@ def _template_in(source: Document, allow_code: bool) -> tuple[ConstraintTemplate
         raise source.error(("examples", "fields"), str(error)) from None
 
 
-def _is_too_deep(constraint: Constraint) -> bool:
-    level = [constraint]
-    for _ in range(MAX_DEPTH):
-        check_deadline()
-        level = [inner for part in level for value in held(part).values() for inner in constraints_in(value)]
-        if not level:
-            return False
-    return True
+def _examples(file: ConstraintFile) -> dict[str, Any]:
+    examples = {
+        "fields": dict(file.sample),
+        "accepts": [*file.accepts, *({"message": dict(message)} for message in file.accepted_messages)],
+        "rejects": [*file.rejects, *({"message": dict(message)} for message in file.rejected_messages)],
+    }
+    return {name: values for name, values in examples.items() if values}
 
 
 def dump(constraint: Constraint | ConstraintFile) -> str:
@@ -373,36 +257,93 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
                 f"{part.title} was made from an object in memory; a constraint file needs a name for it "
                 "('module:function', a Hub id, a path; for a type, its schema)"
             )
-    data: dict[str, Any] = {"guardwrap": 1}
-    for key in ("name", "description"):
-        if getattr(file, key) is not None:
-            data[key] = getattr(file, key)
-    if template is not None:
-        data["fields"] = list(template.names)
-    data["constraint"] = file.constraint.spec() if template is None else template.data
-    if file.sampler is not None:
-        data["sampler"] = file.sampler
-    if file.proposal is not None:
-        data["proposal"] = proposal_spelt(file.proposal)
-    if file.adapter is not None:
-        data["adapter"] = adapter_spelt(file.adapter)
-    if file.budget is not None:
-        data["budget"] = asdict(file.budget)
-    if file.repair is not None:
-        data["repair"] = repair_spelt(file.repair)
-    if file.fallback is not None:
-        data["fallback"] = file.fallback
-    examples: dict[str, Any] = {"fields": dict(file.sample)} if file.sample else {}
-    for key, texts, messages in (
-        ("accepts", file.accepts, file.accepted_messages),
-        ("rejects", file.rejects, file.rejected_messages),
-    ):
-        if listed := [*texts, *({"message": dict(message)} for message in messages)]:
-            examples[key] = listed
-    if examples:
-        data["examples"] = examples
+    fields = {
+        "name": file.name,
+        "description": file.description,
+        "fields": None if template is None else list(template.names),
+        "constraint": file.constraint.spec() if template is None else template.data,
+        "sampler": file.sampler,
+        "proposal": None if file.proposal is None else proposal_spelt(file.proposal),
+        "adapter": None if file.adapter is None else adapter_spelt(file.adapter),
+        "budget": None if file.budget is None else asdict(file.budget),
+        "repair": None if file.repair is None else repair_spelt(file.repair),
+        "fallback": file.fallback,
+        "examples": _examples(file) or None,
+    }
+    data = {"guardwrap": 1, **{name: value for name, value in fields.items() if value is not None}}
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ConstraintError("a constraint file cannot hold half of a surrogate pair") from None
     return to_yaml(data)
+
+
+@dataclass(frozen=True)
+class PerPromptOptions:
+    """Options for one prompt that replace those of its call. None keeps the call's option."""
+
+    # constraints that must hold in addition to the call's, in any form that ``GuardedGenerator`` accepts
+    constraints: Any = None
+    sampler: Any = None  # the sampler and the budget, in any form that ``GuardedGenerator`` accepts
+    budget: Budget | None = None
+    # The prompt's seed. The prompt then gets the same texts as in a call of its own with this seed.
+    seed: int | None = None
+    # Replaces the prompt's position in its call, from which its random numbers are derived. None means the position
+    # itself, or 0 if ``seed`` is set.
+    number: int | None = None
+    fields: Mapping[str, Any] | None = None  # values for the placeholders of constraint files
+
+
+def catalogue(name: str) -> ConstraintFile:
+    """Return a ready-made constraint file.
+
+    Parameters
+    ----------
+    name
+        Its name, e.g. ``"no-contact-details"``.
+
+    Raises
+    ------
+    UnknownName
+        If the catalogue has no such name; the message suggests the nearest one.
+    """
+    return load(catalogue_path(name))
+
+
+def as_constraint_file(source: object, *, allow_code: bool = False) -> ConstraintFile:
+    """Convert any form of constraints that users may pass.
+
+    ``source``: a Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, a mapping in
+    the form of its field ``constraint`` (``{"kind": ...}``), or a sequence of these. All constraints of a sequence
+    must hold, and the first sampler, proposal, adapter, budget, repair and fallback in it apply.
+    """
+    if isinstance(source, ConstraintFile):
+        return source
+    if isinstance(source, Constraint):
+        return ConstraintFile(source)
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return catalogue(source.removeprefix(PREFIX))
+    if isinstance(source, str | Path):
+        if isinstance(source, str) and not source.endswith((".yaml", ".yml")) and not Path(source).exists():
+            hint = f"{instead(source)}, or 'catalogue:<name>' for a ready-made constraint"
+            raise SpecError(f"{source!r} is not a file{hint}")
+        return load(source, allow_code=allow_code)
+    if isinstance(source, Mapping) and "kind" in source:
+        try:
+            return ConstraintFile(read_constraint(source, allow_code=allow_code))
+        except Invalid as invalid:
+            raise SpecError(str(invalid)) from None
+    if isinstance(source, Sequence) and source:
+        files = [as_constraint_file(item, allow_code=allow_code) for item in source]
+        if len(files) == 1:
+            return files[0]
+        sampled = next((file for file in files if file.sampler is not None), files[0])
+        first: dict[str, Any] = {
+            name: next((getattr(file, name) for file in files if getattr(file, name) is not None), None)
+            for name in ("budget", "proposal", "adapter", "repair", "fallback")
+        }
+        require_one(first["proposal"], first["adapter"])
+        every = All([file.constraint for file in files])
+        return ConstraintFile(every, sampler=sampled.sampler, source=sampled.source, **first)
+    hint = instead(source) or "; pass a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
+    raise ConstraintError(f"{shown(source)} is not a constraint{hint}")

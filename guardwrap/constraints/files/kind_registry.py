@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -10,10 +11,10 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.errors import ConstraintError
 
 _OURS = {
-    "all": "constraints.combinators.All",
-    "any": "constraints.combinators.AnyOf",
+    "all": "constraints.base.All",
+    "any": "constraints.base.AnyOf",
     "arithmetic": "rules.arithmetic.Arithmetic",
-    "case": "constraints.kinds.wording.Case",
+    "case": "constraints.kinds.text.Case",
     "classifier": "constraints.kinds.classifier.Classifier",
     "code": "rules.code.Code",
     "copy": "rules.copies.Copy",
@@ -29,9 +30,9 @@ _OURS = {
     "language": "rules.language.Language",
     "length": "constraints.kinds.text.Length",
     "no_copy": "rules.copies.NoCopy",
-    "not": "constraints.combinators.Not",
+    "not": "constraints.base.Not",
     "numbers_from": "rules.numbers.NumbersFrom",
-    "one_of": "constraints.kinds.wording.OneOf",
+    "one_of": "constraints.kinds.text.OneOf",
     "only_from": "rules.only_from.OnlyFrom",
     "order": "rules.order.Order",
     "parses": "rules.parses.Parses",
@@ -81,3 +82,14 @@ def kinds() -> dict[str, type[Constraint]]:
             raise ConstraintError(f"plug-in {entry.value!r} is not a frozen dataclass that derives from Constraint")
         classes[entry.name] = kind
     return classes
+
+
+def client_kinds() -> list[str]:
+    """Return the kinds that the clients of a server may send."""
+    return [name for name, kind in kinds().items() if kind.open_to_clients()]
+
+
+def constraint_fields(kind: type[Constraint]) -> list[str]:
+    """Return the fields of a kind that take constraints, or lists or mappings with constraints in them."""
+    fields = getattr(kind, "__dataclass_fields__", {})
+    return [name for name, field in fields.items() if re.search(r"\bConstraint\b", str(field.type))]

@@ -8,11 +8,10 @@ from typing import Any, Literal, TypeVar
 
 from llguidance import LLMatcher
 
-from guardwrap.constraints.base import about, require
+from guardwrap.constraints.field_checks import about, require
 from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Matcher
-from guardwrap.constraints.kinds.text import TextConstraint
-from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
 from guardwrap.documents.yaml_nodes import path_beside, read_text

@@ -14,7 +14,7 @@ from rpds import HashTrieSet
 from guardwrap.constraints.json.applicators import SATISFIED, UNDECIDED, VIOLATED, Applicators, Children, Verdicts
 from guardwrap.constraints.json.keywords import canonical
 from guardwrap.constraints.json.subschemas import Objects, Subschema
-from guardwrap.constraints.places import NOT_JSON
+from guardwrap.constraints.json_paths import NOT_JSON
 from guardwrap.documents.time_limits import check_deadline
 
 _NO_KEYS: HashTrieSet[str] = HashTrieSet()

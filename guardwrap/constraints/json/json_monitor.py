@@ -19,9 +19,8 @@ from guardwrap.constraints.json.applicators import (
 )
 from guardwrap.constraints.json.frames import Dead, Frame
 from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
-from guardwrap.constraints.places import NOT_JSON, WHITE_SPACE, shown_place
-from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.json_paths import NOT_JSON, WHITE_SPACE, shown_place
+from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
 from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
 

@@ -11,20 +11,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from guardwrap.constraints.base import about, require, shown, source_file
+from guardwrap.constraints.base import source_file
 from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.field_checks import about, require, require_choice, shown
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
 from guardwrap.constraints.json.python_types import is_type, schema_of, type_adapter_of
 from guardwrap.constraints.json.schema_files import read_schema_file
 from guardwrap.constraints.json.schema_validation import misfit_of, read_schema
 from guardwrap.constraints.json.subschemas import Schema
+from guardwrap.constraints.json_paths import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
 from guardwrap.constraints.kinds.function import importable, qualified
-from guardwrap.constraints.kinds.text import Fault, TextConstraint, require_choice
-from guardwrap.constraints.places import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
-from guardwrap.constraints.text_parts import Part, in_json
+from guardwrap.constraints.kinds.text_constraint import Fault, TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import View, message_part, read_view, view
+from guardwrap.constraints.views import Part, View, in_json, message_part, read_view, view
 from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line

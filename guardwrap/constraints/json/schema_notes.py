@@ -11,13 +11,12 @@ from typing import Any
 
 import regex
 
-from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.combinators import Not
+from guardwrap.constraints.base import Constraint, Not, walk
 from guardwrap.constraints.json.drafts import DRAFT_2020, DRAFTS, UNDECLARED, Draft, draft_of, subschemas
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.text import Regex
-from guardwrap.constraints.text_parts import in_json
+from guardwrap.constraints.views import in_json
 from guardwrap.errors import quoted
 
 _CLOSE = 0.8

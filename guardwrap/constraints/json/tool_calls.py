@@ -11,17 +11,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator
 
-from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.field_checks import about, require, shown
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.message_monitor import (
+from guardwrap.constraints.json_paths import shown_place
+from guardwrap.constraints.verdicts import (
     Context,
     Event,
+    Monitor,
     RegionMonitor,
     Undecided,
+    Verdict,
     holds_or_raises_later,
 )
-from guardwrap.constraints.places import shown_place
-from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import PLAIN_TEXT
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
 from guardwrap.environment.cached import cached_property

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All
+from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.outcomes import Draw
 

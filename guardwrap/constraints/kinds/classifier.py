@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, require
-from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.field_checks import require, require_choice
 from guardwrap.constraints.views import View, read_view, view
-from guardwrap.documents.inputs import readable
+from guardwrap.documents.limits import readable
 from guardwrap.environment.cached import cached_property
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import computing, loading_model

@@ -2,23 +2,239 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-from guardwrap.constraints.base import about, require, shown
-from guardwrap.constraints.excerpts import listed
-from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, number_in_words, verdict_on_count
-from guardwrap.constraints.kinds.counted_items import Item, found_items, is_run, settled_items, total
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.kinds.word_lists import LISTED, languages_of
+import regex
+
+from guardwrap.constraints.field_checks import (
+    about,
+    is_between,
+    limits_in_words,
+    listed,
+    number_in_words,
+    require,
+    require_choice,
+    shown,
+    verdict_on_count,
+)
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.regex_analysis import Occurrences, occurrences
+from guardwrap.constraints.sentences import WORD, sentences
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
+from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
+
+_PRONOUNS = {
+    "en": "i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her "
+    "hers herself it its itself they them their theirs themselves",
+    "de": "ich mir mich mein meine meiner meinem meinen meines du dir dich dein deine deiner deinem deinen deines er "
+    "ihm ihn sein seine seiner seinem seinen seines sie ihr ihre ihrer ihrem ihren ihres es wir uns unser unsere "
+    "unserer unserem unseren unseres euch euer eure eurer eurem euren eures ihnen sich",
+    "fr": "je j me m moi tu te t toi il elle on le la l lui nous vous ils elles les leur leurs se s soi eux mon ma mes "
+    "ton ta tes son sa ses notre nos votre vos mien mienne tien tienne sien sienne",
+    "es": "yo me mí mi mis mío mía míos mías tú te ti tu tus tuyo tuya tuyos tuyas él ella ello lo la le se sí su sus "
+    "suyo suya suyos suyas nosotros nosotras nos nuestro nuestra nuestros nuestras vosotros vosotras os vuestro "
+    "vuestra vuestros vuestras usted ustedes ellos ellas los las les conmigo contigo consigo",
+    "pt": "eu me mim meu minha meus minhas tu te ti teu tua teus tuas você vocês ele ela o a lhe se si seu sua seus "
+    "suas nós nos nosso nossa nossos nossas vós vos vosso vossa vossos vossas eles elas os as lhes comigo contigo "
+    "consigo conosco",
+    "pl": "ja mnie mi mną mój moja moje ty ciebie cię tobie ci tobą twój twoja twoje on ona ono jego go jemu mu nim "
+    "jej ją nią my nas nam nami nasz nasza nasze wy was wam wami wasz wasza wasze oni one ich im nimi się siebie "
+    "sobie sobą swój swoja swoje",
+    "ru": "я меня мне мной мой моя моё мои ты тебя тебе тобой твой твоя твоё твои он она оно его ему им нём её ей ней "
+    "мы нас нам нами наш наша наше наши вы вас вам вами ваш ваша ваше ваши они их ими них себя себе собой свой "
+    "своя своё свои",
+    "tr": "ben beni bana benim bende benden sen seni sana senin sende senden o onu ona onun onda ondan biz bizi bize "
+    "bizim bizde bizden siz sizi size sizin sizde sizden onlar onları onlara onların kendi kendim kendisi",
+}
+_CONJUNCTIONS = {
+    "en": "and but nor for or so yet",
+    "de": "und oder aber denn sondern doch sowie",
+    "fr": "mais ou et donc or ni car",
+    "es": "y e o u pero ni sino mas",
+    "pt": "e ou mas nem porém pois logo",
+    "pl": "i oraz lub albo ale lecz ani więc",
+    "ru": "и а но или да либо однако",
+    "tr": "ve veya ya ama fakat ancak ile",
+}
+_STOP_WORDS = {
+    "en": "a about above after again against all am an and any are aren't as at be because been before being below "
+    "between both but by can couldn't did didn't do does doesn't doing don't down during each few for from "
+    "further had hadn't has hasn't have haven't having how if in into is isn't just more most no nor not now of "
+    "off on once only or other out over own same shan't should shouldn't so some such than that the then there "
+    "these this those through to too under until up very was wasn't were weren't what when where which while who "
+    "whom why will with won't wouldn't s t d ll m o re ve y ain don aren couldn didn doesn hadn hasn haven isn ma "
+    "mightn mustn needn shan shouldn wasn weren won wouldn",
+    "de": "aber als am an auch auf aus bei bin bis bist da damit dann das dass dem den der des die dies diese diesem "
+    "diesen dieser dieses doch dort durch ein eine einem einen einer eines für hab habe haben hat hatte hatten "
+    "hier hin hinter im in ist ja kann kein keine keinem keinen keiner können mit muss nach nicht nichts noch nun "
+    "nur ob oder ohne sehr sind so um und unter vom von vor war waren was weil wenn werden wie wieder will wird "
+    "wo zu zum zur zwischen über",
+    "fr": "à au aux avec ce ces cette cet c d dans de des du en est et eu être ont a avait étaient était mais même ne "
+    "n ni non ou où par pas plus pour qu que qui quand sans si sont sous sur tout tous très un une y comme donc car "
+    "alors",
+    "es": "a al algo ante antes aquí así aunque cada como con contra cual cuando de del desde donde durante e el en "
+    "entre era es esa ese eso esta este esto está están fue ha hay hasta la las los más muy no o otra otro para "
+    "pero poco por porque que qué quien se ser si sin sobre son también tan tanto todo todos u un una uno unos y "
+    "ya",
+    "pt": "a ao aos as até com como da das de dela dele do dos e é em entre era essa esse esta este está foi há isso "
+    "isto já mais mas mesmo muito na nas nem no nos não o os ou para pela pelas pelo pelos por qual quando que "
+    "quem se sem ser são só também um uma à às",
+}
+LISTED = {"pronouns": _PRONOUNS, "conjunctions": _CONJUNCTIONS, "stop_words": _STOP_WORDS}
+"""The lists by the name of their item and by language (ISO 639-1), each with white space between the words."""
+
+
+def languages_of(item: str) -> tuple[str, ...]:
+    """Return the languages in which a list exists."""
+    return tuple(sorted(LISTED[item]))
+
+
+@cache
+def listed_words(item: str, language: str) -> frozenset[str]:
+    """Return the words of a list, in lower case. Stop words include the pronouns."""
+    words = LISTED[item][language].split()
+    if item == "stop_words":
+        words += _PRONOUNS[language].split()
+    return frozenset(words)
+
+
+Item = Literal[
+    "letters",
+    "uppercase_letters",
+    "lowercase_letters",
+    "vowels",
+    "consonants",
+    "digits",
+    "punctuation",
+    "emoji",
+    "words",
+    "capital_words",
+    "lowercase_words",
+    "palindromes",
+    "pronouns",
+    "conjunctions",
+    "stop_words",
+    "statements",
+    "questions",
+    "exclamations",
+    "numbers",
+    "bullets",
+    "numbered_items",
+    "headings",
+    "placeholders",
+    "highlights",
+]
+
+
+def plain_word(word: str) -> str:
+    """Return a word in lower case, with straight apostrophes and composed accents."""
+    return unicodedata.normalize("NFC", word.casefold().replace("’", "'"))
+
+
+def is_palindrome(word: str) -> bool:
+    """Whether a word of at least three letters and digits is the same backwards, whatever stands between them."""
+    check_deadline()
+    letters = [char for char in plain_word(word) if char.isalnum()]
+    return len(letters) > 2 and letters == letters[::-1]
+
+
+class _Rule(NamedTuple):
+    """How an item is recognized."""
+
+    # Expression of one item. Whether it matches at a place must not depend on more than ``tail`` characters after the
+    # match.
+    pattern: str
+    tail: int = 0  # number of characters after a match that may still change where it ends
+    begun: bool = True  # whether an item counts as soon as it has begun, because it stays one however it continues
+    keep: Callable[[str], bool] | None = None  # which matches count; None for all
+    one: bool = False  # whether every match is a single character
+
+
+_PICTURE = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)\p{Emoji_Modifier}?"
+COUNTED_ENDS = {"statements": ".。｡।…۔", "questions": "?？؟", "exclamations": "!！"}
+"""What the sentences end with that are counted."""
+
+AFTER_ENDS = "\"'”’“‘»«)]」』）】 \n\t"
+"""What may follow the last mark of a sentence."""
+
+_RULES: dict[str, _Rule] = {
+    "letters": _Rule(r"\p{L}", one=True),
+    "uppercase_letters": _Rule(r"\p{Lu}", one=True),
+    "lowercase_letters": _Rule(r"\p{Ll}", one=True),
+    "vowels": _Rule("[aeiouAEIOU]", one=True),
+    "consonants": _Rule("[b-df-hj-np-tv-zB-DF-HJ-NP-TV-Z]", one=True),
+    "digits": _Rule(r"\p{Nd}", one=True),
+    "punctuation": _Rule(r"\p{P}", one=True),
+    # Two letters of a flag, or a picture with its skin color and those that it is joined to.
+    "emoji": _Rule(rf"\p{{RI}}\p{{RI}}|{_PICTURE}(?:\u200D{_PICTURE})*", tail=2),
+    "words": _Rule(WORD, tail=2),
+    "capital_words": _Rule(WORD, tail=2, begun=False, keep=str.isupper),
+    "lowercase_words": _Rule(WORD, tail=2, begun=False, keep=str.islower),
+    "palindromes": _Rule(WORD, tail=2, begun=False, keep=is_palindrome),
+    **{name: _Rule(WORD, tail=2, begun=False) for name in LISTED},
+    **{name: _Rule("", begun=False) for name in COUNTED_ENDS},
+    "numbers": _Rule(r"(?<!\w)[-+]?\p{Nd}+(?:[.,]\p{Nd}+)*", tail=2),
+    "bullets": _Rule(r"(?m)^[ \t]*[*\-+•][ \t]+\S"),
+    "numbered_items": _Rule(r"(?m)^[ \t]*\p{Nd}{1,3}[.)][ \t]+\S"),
+    "headings": _Rule(r"(?m)^#{1,6}[ \t]+\S"),
+    "placeholders": _Rule(r"\[[^\[\]\n]{1,200}\]"),
+    "highlights": _Rule(r"\*{1,2}[^*\s](?:[^*\n]{0,200}[^*\s])?\*{1,2}", tail=1, begun=False),
+}
+
+_COMPILED = {
+    item: regex.compile(f"(?:{rule.pattern})+" if rule.one else rule.pattern, regex.VERSION1)
+    for item, rule in _RULES.items()
+}
+
+
+def item_pattern(item: str) -> str:
+    """Return the expression of an item, for version 1 of ``regex``; "" if it has none."""
+    return _RULES[item].pattern
+
+
+def is_run(item: str | None) -> bool:
+    """Whether what is found of an item are runs of single characters, each of which counts; None is a pattern."""
+    return item is not None and _RULES[item].one
+
+
+def total(item: str | None, found: Iterator[str]) -> int:
+    """Count what is found of an item; None is a pattern."""
+    return sum(map(len, found)) if is_run(item) else sum(1 for _ in found)
+
+
+def found_items(item: str, text: str, language: str = "en") -> Iterator[str]:
+    """Yield the items of a text; single characters in runs."""
+    return _found(item, text, language, len(text), whole=True)
+
+
+def settled_items(item: str, prefix: str, language: str = "en", *, exactly: bool = False) -> Iterator[str]:
+    """Yield the items that every text with this prefix has.
+
+    With ``exactly``, only those which are the same in every such text: a word counts as soon as it has begun, but may
+    still become a longer one.
+    """
+    rule = _RULES[item]
+    tail = 0 if rule.begun and not exactly else rule.tail
+    return _found(item, prefix, language, len(prefix) - tail, whole=False)
+
+
+def _found(item: str, text: str, language: str, last: int, *, whole: bool) -> Iterator[str]:
+    if item in COUNTED_ENDS:
+        ended = sentences(text) if whole else sentences(text)[:-1]
+        yield from (sentence for sentence in ended if sentence.rstrip(AFTER_ENDS).endswith(tuple(COUNTED_ENDS[item])))
+        return
+    keep = (lambda word: plain_word(word) in listed_words(item, language)) if item in LISTED else _RULES[item].keep
+    for match in matches(_COMPILED[item], text):
+        if match.end() <= last and (keep is None or keep(match.group())):
+            yield match.group()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, overload
 import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, require, source_file
+from guardwrap.constraints.base import Constraint, source_file
+from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted
@@ -146,6 +147,11 @@ class Python(Constraint):
     def sources(self) -> dict[str, str]:
         """Return the files of the functions. What they import is not known."""
         return source_file(self.call) | (source_file(self.call_prefix) if self.call_prefix is not None else {})
+
+    @classmethod
+    def open_to_clients(cls) -> bool:
+        """Return False: it runs code."""
+        return False
 
     @property
     def _looks(self) -> bool:

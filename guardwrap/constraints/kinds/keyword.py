@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -10,25 +11,27 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.escapes import decodings
-from guardwrap.constraints.excerpts import listed
-from guardwrap.constraints.kinds.stemming import require_stemmer
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.kinds.text_folding import TextFolding, marks_on_purpose, without_last_hangul
-from guardwrap.constraints.kinds.word_patterns import (
+from guardwrap.constraints.field_checks import listed, require, require_choice, shown
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.kinds.text_folding import (
+    TextFolding,
     alternatives,
     ends_in_hangul,
     in_one_spelling,
     longest_spelling,
+    marks_on_purpose,
+    require_stemmer,
     spaced,
+    without_last_hangul,
 )
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
 from guardwrap.documents.time_limits import matches
 from guardwrap.environment.cached import cached_property
-from guardwrap.errors import Unsatisfiable, is_count
+from guardwrap.errors import Unsatisfiable, is_count, quoted
 
 _GAPS = {"flexible": (r"\s+", " "), "optional": (r"[\s\-]+", "")}
 _PLAIN = regex.compile(r"[A-Za-z0-9_]+")
@@ -375,3 +378,29 @@ class KeywordMonitor(Monitor):
                 break
             count, start = count + 1, match.end()
         return count, max(start, self.constraint.next_start(certain, end))
+
+
+_AFFIX = regex.compile(r"[-~…]\p{L}+|\p{L}+[-~…]")
+_WILDCARD = regex.compile(r"\p{L}+\*|\*\p{L}+|\.\*\p{L}+|\p{L}+\.\*")
+
+
+def unlikely_words(keyword: Keyword) -> list[str]:
+    """Return notes on words that are lists, parts of words, wildcards or single marks."""
+    notes = [note for word in keyword.words if (note := _note(word, keyword)) is not None]
+    if len(keyword.words) == 1 and "," in keyword.words[0]:
+        notes.append(f"{quoted(keyword.words[0])} is one phrase; for several words write a list: [tea, coffee]")
+    return notes
+
+
+def _note(word: str, keyword: Keyword) -> str | None:
+    if _AFFIX.fullmatch(word):
+        part = quoted(word.strip("-~…"))
+        return f"{quoted(word)} occurs only with its dash; for a part of words write {part} and whole_words: false"
+    if _WILDCARD.fullmatch(word):
+        return f"{quoted(word)} is searched for as written, as a keyword has no wildcards; use kind: regex"
+    if word != word.strip():
+        shorter = quoted(word.strip())
+        return f"{quoted(word)} occurs only with the white space around it; write {shorter} to find it anywhere"
+    if keyword.whole_words and unicodedata.combining(keyword.folding.fold(word)[0]):
+        return f"{quoted(word)} begins with a mark, which belongs to the letter before it; set whole_words: false"
+    return None

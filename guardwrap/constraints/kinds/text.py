@@ -1,197 +1,46 @@
-"""Regular expressions, lengths and how a text ended; ``TextConstraint``, the base of constraints on one string."""
+"""Plain constraints on a text: expressions, lengths, letter case, one of several texts, and how it ended."""
 
 from __future__ import annotations
 
-import copy
 import unicodedata
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, get_args
 
 import regex
 
 from guardwrap.constraints import regex_analysis
-from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.escapes import decodings
-from guardwrap.constraints.excerpts import excerpt, shortened
-from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
+from guardwrap.constraints.field_checks import (
+    about,
+    excerpt,
+    is_between,
+    limits_in_words,
+    require,
+    require_choice,
+    shortened,
+    shown,
+    verdict_on_count,
+)
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ
-from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
-from guardwrap.constraints.sentence_ends import sentences
-from guardwrap.constraints.text_parts import Part, PartMonitor, in_json
-from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import View, message_part, read_view, settled_parts, view
-from guardwrap.constraints.words import count_spaced_words
+from guardwrap.constraints.sentences import count_spaced_words, sentences
+from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.views import View, read_view
+from guardwrap.documents.limits import count_items
 from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
-    VERDICT_SECONDS,
-    StepOver,
-    TimeLimit,
-    charged,
     matches,
-    time_limit,
     within,
 )
 from guardwrap.environment.cached import cached_property
-from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number, nearest
+from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
 
 Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii", "folded"]
 Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
-
-
-def require_choice(value: object, choices: tuple[str, ...], field_name: str) -> None:
-    """Raise ConstraintError, which suggests the nearest choice, unless a value is one of the choices."""
-    require(
-        value in choices,
-        f"{field_name}={value!r} is not one of {', '.join(choices)}{nearest(value, choices)}",
-    )
-
-
-class Fault(NamedTuple):
-    """What is wrong with a text, in words that may quote it; the fields of a ``Rejection``."""
-
-    reason: str = ""
-    path: str | None = None  # the path of the wrong value in JSON; None for the whole text
-
-    def __str__(self) -> str:
-        return self.reason if self.path is None else f"{self.path}: {self.reason}"
-
-
-class TextConstraint(Constraint):
-    """A constraint that judges one string at a time, selected by a view of the draw.
-
-    Every string that the view selects must hold. Subclasses implement ``holds`` and, where it can be sound,
-    ``prefix_verdict``. Their time counts towards the limit of ``CHECK_SECONDS`` that all parts of a constraint share
-    for one text.
-    """
-
-    on: View
-    way_out: ClassVar[str] = ""
-    """Advice that the error message ends with when a string exceeds the constraint's own time limit."""
-
-    @abstractmethod
-    def holds(self, text: str) -> bool:
-        """Judge one whole string."""
-
-    def fault(self, text: str) -> str:
-        """Return what is wrong with a string that does not hold, in a few words; "" if the title says enough.
-
-        It may quote the string, so show it only to the person who supplied the text. Errors and reports leave it out.
-        """
-        return ""
-
-    def monitor(self) -> Monitor:
-        """Return a monitor; of a part between markers, one that reads only that part."""
-        if isinstance(self.on, Part) and self.on.has_markers:
-            return PartMonitor(self.on, self._on_completion.monitor(), self.holds)
-        return super().monitor()
-
-    def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that reads on from the prompt, or only the part of the message that is judged."""
-        part = message_part(self.on)
-        if part is not None:
-            if context.message is None or in_json(self.on):
-                return Undecided()
-            regions, before = context.message
-            inner = self._on_completion.monitor()
-            return MessageMonitor(part=part, regions=regions, holds=self.holds, inner=inner).after(before)
-        if not context.whole:
-            return Undecided()
-        earlier = {"full": context.prompt, "message": context.begun}.get(str(self.on))
-        if earlier is None:
-            return self.monitor()
-        return self._on_completion.monitor().read(earlier)
-
-    @cached_property
-    def _on_completion(self) -> Self:
-        """The same constraint, for whole texts."""
-        whole = copy.copy(self)
-        object.__setattr__(whole, "on", "completion")
-        whole.__dict__.pop("digest", None)
-        return whole
-
-    def fault_at(self, text: str) -> Fault:
-        """Return what is wrong with a string, and where, if it is JSON."""
-        return Fault(self.fault(text))
-
-    def fault_of(self, draw: Draw) -> Fault:
-        """Return what is wrong with a rejected draw: the fault of the first string of its view that does not hold."""
-        try:
-            with charged(draw):
-                texts = view(draw, self.on)
-                if texts is None:
-                    return Fault(f"has no part {self.on}")
-                return next((self.fault_at(text) for text in texts if not self.holds(text)), Fault())
-        except TimeLimit:
-            return Fault()
-
-    def found_in(self, text: str) -> str:
-        """Return what in a string makes it hold, in a few words, for negations; "" if the title says enough.
-
-        It may quote the string, as ``fault`` may.
-        """
-        return ""
-
-    def match_of(self, draw: Draw) -> str:
-        """Return what makes a draw hold that a negation rejects: what is in the first string of its view."""
-        try:
-            with charged(draw):
-                texts = view(draw, self.on)
-                if not texts:
-                    return f"has no part {self.on}"
-                return next(filter(None, map(self.found_in, texts)), "")
-        except TimeLimit:
-            return ""
-
-    def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge a prefix of the string that ``holds`` receives when the text is complete."""
-        return Verdict.UNDECIDED
-
-    def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge the strings of each draw's view."""
-        return [self._holds(draw) for draw in draws]
-
-    def _holds(self, draw: Draw) -> bool:
-        try:
-            with charged(draw):
-                texts = view(draw, self.on)
-                return texts is not None and all(self.holds(text) for text in texts)
-        except StepOver:
-            raise
-        except TimeLimit as limit:
-            text = f"one text of {len(draw.text)} characters"
-            reason = f"took more than {limit.seconds:g} s on {text}{self.way_out}"
-            if limit.shared:
-                reason = (
-                    f"was running when the {limit.seconds:g} s that all parts together may spend on {text} ran out; "
-                    "simplify it, or shorten the texts"
-                )
-            raise CheckFailed(self.title, reason) from None
-
-    def verdict(self, prefix: str, /) -> Verdict:
-        """Judge the strings of the view that can no longer change; VIOLATED as soon as one of them fails."""
-        try:
-            with time_limit(VERDICT_SECONDS):
-                if self.on == "completion":
-                    return self.prefix_verdict(prefix)
-                if isinstance(self.on, Part) and self.on.has_markers:
-                    return self.monitor().read(prefix).verdict
-                return self._settled_verdict(prefix)
-        except TimeLimit:
-            return Verdict.UNDECIDED
-
-    def _settled_verdict(self, prefix: str) -> Verdict:
-        parts = settled_parts(prefix, self.on)
-        try:
-            if not all(self.holds(text) for text in parts):
-                return Verdict.VIOLATED
-        except CheckFailed:  # the check of the whole text raises it again
-            return Verdict.UNDECIDED
-        one = self.on.each is None if isinstance(self.on, Part) else self.on.startswith("first_")
-        return Verdict.SATISFIED if parts and one and not in_json(self.on) else Verdict.UNDECIDED
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -286,33 +135,27 @@ class Regex(TextConstraint):
         """What is known about matches in a text that is still growing."""
         return regex_analysis.extent(self.pattern, self.engine_flags)
 
-    @property
-    def lookahead(self) -> int | None:
-        """How many characters after a match can still undo it; None if not known."""
-        return self.extent.lookahead
-
     def found_in(self, text: str) -> str:
         """Return the first match of a search."""
         if self.match == "fullmatch":
             return ""
-        candidates = matches(self.compiled, text, most=self.timeout, overlapped=True)
-        found = (match.group() for match in candidates if self.checksum is None or luhn(match.group()))
-        return f"has {shortened(next(found, '') or excerpt(text, self.holds))}"
-
-    @property
-    def reach(self) -> int | None:
-        """How many characters from the start of a match decide where it ends; None if not known."""
-        return self.extent.reach
-
-    @property
-    def consuming(self) -> bool:
-        """Whether the expression has no zero-width assertion, so that partial matching is sound."""
-        return self.extent.only_consumes
+        first = next((match.group() for match in self._candidates(text)), "")
+        return f"has {shortened(first or excerpt(text, self.holds))}"
 
     def spelled_with(self, partial: bytes, /) -> str | None:
-        """Return one character of each group that the expression treats alike; None unless ``consuming`` full match."""
-        applies = self.match == "fullmatch" and self.consuming and self.on == "completion" and not self._folded
+        """Return one character of each group that a full match without zero-width assertions treats alike."""
+        applies = self._fails_early and self.on == "completion"
         return regex_analysis.character_kinds(self.pattern, self.engine_flags, partial) if applies else None
+
+    @property
+    def _fails_early(self) -> bool:
+        """Whether a failed partial match proves that no text that begins like this matches."""
+        return self.match == "fullmatch" and self.extent.only_consumes and not self._folded
+
+    def _candidates(self, text: str) -> Iterator[regex.Match[str]]:
+        """Yield the matches of a search, overlapping ones too."""
+        candidates = matches(self.compiled, text, most=self.timeout, overlapped=True)
+        return (match for match in candidates if self.checksum is None or luhn(match.group()))
 
     def holds(self, text: str) -> bool:
         """Match one string, or one of its readings."""
@@ -320,28 +163,20 @@ class Regex(TextConstraint):
 
     def _matches(self, text: str) -> bool:
         if self.checksum:
-            candidates = matches(self.compiled, text, most=self.timeout, overlapped=True)
-            return any(luhn(match.group()) for match in candidates)
+            return next(self._candidates(text), None) is not None
         return within(getattr(self.compiled, self.match), text, most=self.timeout) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return SATISFIED for a match that cannot be undone, VIOLATED for a prefix that cannot become a full match."""
         if self.match == "fullmatch":
-            if self._folded or not self.consuming:
-                return Verdict.UNDECIDED
-            alive = within(self.compiled.fullmatch, prefix, most=self.timeout, partial=True)
+            alive = not self._fails_early or within(self.compiled.fullmatch, prefix, most=self.timeout, partial=True)
             return Verdict.UNDECIDED if alive else Verdict.VIOLATED
-        if self.checksum is None and self.lookahead is not None:
-            last = len(prefix) - self.lookahead
-            candidates = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
-            return Verdict.SATISFIED if any(match.end() <= last for match in candidates) else Verdict.UNDECIDED
-        if self.checksum and self.reach is not None:
-            # One more digit can make the match longer and its checksum wrong, so the match's end must be settled too.
-            last = len(prefix) - self.reach
-            candidates = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
-            settled = any(match.start() <= last and luhn(match.group()) for match in candidates)
-            return Verdict.SATISFIED if settled else Verdict.UNDECIDED
-        return Verdict.UNDECIDED
+        # One more digit can make a match longer and its checksum wrong, so then its end must be settled too.
+        undone_by = self.extent.reach if self.checksum else self.extent.lookahead
+        if undone_by is None:
+            return Verdict.UNDECIDED
+        places = (match.start() if self.checksum else match.end() for match in self._candidates(prefix))
+        return Verdict.SATISFIED if any(place <= len(prefix) - undone_by for place in places) else Verdict.UNDECIDED
 
 
 def _readings(text: str) -> Iterator[str]:
@@ -466,3 +301,134 @@ class Finished(Constraint):
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Return whether each attempt ended by itself."""
         return [draw.finished for draw in draws]
+
+
+_WRONG = {
+    "upper": regex.compile(r"[\p{Ll}\p{Lt}]"),
+    "lower": regex.compile(r"[\p{Lu}\p{Lt}]"),
+    "title": regex.compile(r"(?<![\p{L}\p{M}\p{Nd}_]|[\p{L}\p{M}\p{Nd}_]['’])\p{Ll}"),
+}
+"""Expressions of a letter in the wrong case, which look at nothing behind it."""
+_WORD = regex.compile(r"\S+")
+_CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Case(TextConstraint):
+    """The letters of the text are in upper case, in lower case, or in title case.
+
+    Letters without case, as in Chinese or Arabic, may always occur. A text without any letter that has case is
+    rejected.
+
+    Parameters
+    ----------
+    letters
+        ``"upper"``: no lower case letter; ``"lower"``: no upper case letter; ``"title"``: no word begins with a lower
+        case letter.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid.
+
+    Examples
+    --------
+    >>> Case("upper").accepts("TEA AT 5 O'CLOCK")
+    True
+    """
+
+    letters: Literal["upper", "lower", "title"]
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["case"] = field(default="case", kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_choice(self.letters, ("upper", "lower", "title"), "letters")
+        object.__setattr__(self, "on", read_view(self.on))
+
+    def holds(self, text: str) -> bool:
+        """Look for a letter of the wrong case in one string."""
+        return within(_CASED.search, text) is not None and not self._is_wrong(text)
+
+    def fault(self, text: str) -> str:
+        """Return the first word with a letter of the wrong case."""
+        wrong = within(_WRONG[self.letters].search, text)
+        if wrong is None:
+            return "has no letter in upper or lower case"
+        word = next(match for match in _WORD.finditer(text) if match.end() >= wrong.end())
+        return f"has {shortened(word.group())}"
+
+    def _is_wrong(self, text: str) -> bool:
+        return within(_WRONG[self.letters].search, text) is not None
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Return VIOLATED once a letter of the wrong case has been written."""
+        return Verdict.VIOLATED if self._is_wrong(prefix) else Verdict.UNDECIDED
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OneOf(TextConstraint):
+    """The text is exactly one of several texts, without the white space around it.
+
+    Parameters
+    ----------
+    texts
+        The texts.
+    ignore_case
+        Whether upper and lower case are the same.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid.
+
+    Examples
+    --------
+    >>> OneOf(["yes", "no"]).accepts("yes")
+    True
+    """
+
+    texts: Sequence[str]
+    ignore_case: bool = field(default=False, kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["one_of"] = field(default="one_of", kw_only=True)
+
+    def __post_init__(self) -> None:
+        # A set is rejected: its order, and so the digest, would differ from one process to the next.
+        valid = isinstance(self.texts, Sequence) and not isinstance(self.texts, str) and len(self.texts) > 0
+        valid = valid and all(isinstance(text, str) and text.strip() == text != "" for text in self.texts)
+        require(valid, f"texts must be a list of texts without white space around them, not {shown(self.texts)}")
+        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        object.__setattr__(self, "texts", tuple(self.texts))
+        object.__setattr__(self, "on", read_view(self.on))
+        count_items(sum(map(len, self.texts)), "texts have")
+
+    def holds(self, text: str) -> bool:
+        """Compare one string."""
+        return self._folded(text.strip()) in self._options
+
+    def found_in(self, text: str) -> str:
+        """Return the text that it is."""
+        return f"is {shortened(text)}"
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Return VIOLATED if none of the texts begins like this."""
+        begun = self._folded(prefix.lstrip())
+        possible = begun.rstrip() in self._options or any(option.startswith(begun) for option in self._options)
+        return Verdict.UNDECIDED if possible else Verdict.VIOLATED
+
+    @cached_property
+    def _options(self) -> frozenset[str]:
+        return frozenset(map(self._folded, self.texts))
+
+    def _folded(self, text: str) -> str:
+        return text.casefold() if self.ignore_case else text

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from guardwrap.constraints.files.catalogue_files import catalogue_names
+from guardwrap.constraints.files.constraint_data import catalogue_names
 from tests.cli.fixtures_commands import ROOT, TWO_PARTS, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -1,7 +1,7 @@
 """``guardwrap generate``: happy paths, exit codes, resuming, interruption.
 
 Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/options.py``, ``cli/results.py``,
-``cli/shared.py`` and ``constraints/files/coerce.py`` too.
+``cli/shared.py`` and ``constraints/files/constraint_file.py`` too.
 """
 
 import json
@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from guardwrap import Budget, GuardedGenerator, Prompt, Regex, Repair, imh
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli.shared import printable_text
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from tests.cli.fixtures_commands import (
     HAS_A,
     NEVER,

@@ -14,7 +14,7 @@ from guardwrap import imh, qrs
 from guardwrap.budget import Budget
 from guardwrap.cli.commands.init_command import FILE, SCHEMA, editor_schema
 from guardwrap.constraints import Classifier, Keyword, Regex, load, parse
-from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
+from guardwrap.constraints.files.constraint_data import catalogue_names, catalogue_path
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.validation import read_document
 from guardwrap.proposals import Masked

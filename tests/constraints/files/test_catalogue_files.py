@@ -11,9 +11,8 @@ import pytest
 from guardwrap.constraints import All, Classifier, Constraint, Finished, Not, Regex, Verdict, catalogue, dump, parse
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.checking import judge
-from guardwrap.constraints.files.catalogue_files import catalogue_names
-from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.constraint_data import catalogue_names
+from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
 from guardwrap.environment.package_data import content
 from guardwrap.errors import CheckFailed, UnknownName
 from guardwrap.outcomes import Draw

@@ -1,6 +1,6 @@
 """Constraint files: reading, writing, digests, and errors for hostile files.
 
-Covers ``documents/editor_schema.py``, ``documents/inputs.py`` and ``documents/yaml_nodes.py`` too.
+Covers ``documents/editor_schema.py``, ``documents/limits.py`` and ``documents/yaml_nodes.py`` too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from guardwrap.constraints import (
     load,
     parse,
 )
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.errors import ConstraintError, SpecError
 from tests.constraints.fixtures_strategies import nameable_trees, profile, short, short_prefix
 

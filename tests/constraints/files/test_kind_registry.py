@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from guardwrap.constraints import Python, Regex
+from guardwrap.constraints.files.kind_registry import client_kinds, constraint_fields, kinds
+
 ROOT = Path(__file__).parents[3]
 
 PLUGIN = '''
@@ -113,6 +116,27 @@ def run(folder: Path, code: str, *arguments: str, **entries: str) -> subprocess.
     (info / "entry_points.txt").write_text(groups)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
     return subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True)
+
+
+class Elsewhere(Regex):
+    """A kind of another package."""
+
+    kind = "elsewhere"  # type: ignore[assignment]
+
+
+def test_clients_of_a_server_may_send_guardwraps_own_kinds_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kinds().keys() - client_kinds() == {"python"}
+    assert "elsewhere" not in kinds()
+    assert not Elsewhere.open_to_clients()
+    monkeypatch.setattr(Elsewhere, "__module__", "guardwrap.constraints.kinds.text")  # negative control
+    assert Elsewhere.open_to_clients()
+    monkeypatch.delattr(Python, "open_to_clients")  # negative control
+    assert "python" in client_kinds()
+
+
+def test_the_fields_that_take_constraints() -> None:
+    fields = {name: inner for name, kind in kinds().items() if (inner := constraint_fields(kind))}
+    assert fields == {"all": ["of"], "any": ["of"], "not": ["of"], "split": ["each"]}
 
 
 def test_new_kinds_and_samplers(tmp_path: Path) -> None:

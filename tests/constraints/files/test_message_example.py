@@ -8,7 +8,7 @@ import yaml
 
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.files.constraint_file import json_schema
-from guardwrap.constraints.files.message_example import read_message
+from guardwrap.constraints.files.file_fields import read_message
 from guardwrap.documents.validation import Invalid
 from guardwrap.errors import SpecError
 from guardwrap.messages.parsed_message import answer_message, written_message

@@ -5,10 +5,9 @@ import pytest
 import yaml
 
 from guardwrap.constraints import JSONSchema, Keyword, Length, Regex, dump, load, parse
-from guardwrap.constraints.combinators import All, AnyOf, Not
-from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile, json_schema
-from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
+from guardwrap.constraints.base import All, AnyOf, Not
+from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file, json_schema
+from guardwrap.constraints.files.file_fields import demands, trained_for_another
 from guardwrap.errors import ConstraintError, SpecError, UsageError
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 

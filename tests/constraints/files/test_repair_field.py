@@ -5,9 +5,8 @@ import pytest
 import yaml
 
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import json_schema
-from guardwrap.constraints.files.repair_field import MESSAGE
+from guardwrap.constraints.files.constraint_file import as_constraint_file, json_schema
+from guardwrap.constraints.files.file_fields import MESSAGE
 from guardwrap.errors import SpecError
 from guardwrap.session.missing_texts import Repair
 

@@ -7,8 +7,8 @@ import pydantic
 import pytest
 
 from guardwrap import JSONSchema, Length, Regex
-from guardwrap.constraints.base import about
-from guardwrap.constraints.kinds.text import Fault, TextConstraint
+from guardwrap.constraints.field_checks import about
+from guardwrap.constraints.kinds.text_constraint import Fault, TextConstraint
 from guardwrap.errors import ConstraintError
 from guardwrap.outcomes import Draw
 

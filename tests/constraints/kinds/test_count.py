@@ -1,7 +1,6 @@
 """Counts and shares, against statements of their own, with sound verdicts on every prefix.
 
-Covers ``constraints/kinds/count_limits.py``, ``constraints/kinds/counted_items.py`` and
-``constraints/kinds/word_lists.py`` too.
+Covers ``constraints/field_checks.py`` too.
 """
 
 import unicodedata
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Count, Verdict
-from guardwrap.constraints.kinds.counted_items import _RULES, Item
+from guardwrap.constraints.kinds.count import _RULES, Item
 from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.testing import check_constraint
 

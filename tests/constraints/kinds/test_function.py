@@ -16,7 +16,7 @@ import pytest
 
 from guardwrap.constraints import All, Constraint, Keyword, Python, TextConstraint, Verdict, constraint
 from guardwrap.constraints.checking import judge, run_check, run_verdict
-from guardwrap.constraints.files.coerce import as_constraint_file
+from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 

@@ -1,6 +1,6 @@
 """Keyword in twelve languages: what counts as an occurrence, and sound verdicts whatever character follows.
 
-Covers ``constraints/kinds/word_patterns.py`` and ``constraints/kinds/keyword_notes.py`` too.
+Covers ``constraints/kinds/text_folding.py`` too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from guardwrap import Keyword, Verdict
 from guardwrap.constraints.kinds import keyword as module
 from guardwrap.constraints.kinds import text_folding
-from guardwrap.constraints.kinds.keyword_notes import unlikely_words
+from guardwrap.constraints.kinds.keyword import unlikely_words
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.testing import check_constraint

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Keyword, Verdict
-from guardwrap.constraints.kinds import stemming
+from guardwrap.constraints.kinds import text_folding
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.errors import ConstraintError
 from guardwrap.metrics.texts import spans
@@ -114,7 +114,7 @@ def test_invalid_options() -> None:
 def test_without_the_library_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
     monkeypatch.setitem(sys.modules, "simplemma", None)
-    stemming._lemmatizer.cache_clear()
+    text_folding._lemmatizer.cache_clear()
     with pytest.raises(ConstraintError, match=r"pip install 'guardwrap\[lemma\]'"):
         Keyword("a", stem="de")
     with pytest.raises(ConstraintError, match=r"pip install 'guardwrap\[stem\]'"):

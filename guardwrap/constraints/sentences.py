@@ -1,12 +1,101 @@
-"""Sentences of a text, by rules for marks, abbreviations, numbers and quotations that hold in many languages."""
+"""Words and sentences of a text, by rules that hold in many languages and scripts."""
 
 from __future__ import annotations
 
 import regex
 
-from guardwrap.constraints.abbreviations import BEFORE_NUMBER, MAY_END, NEVER_END
-from guardwrap.constraints.words import UNSPACED
 from guardwrap.documents.time_limits import matches
+
+UNSPACED = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}"
+    r"\p{Tai_Tham}\p{Tai_Viet}\p{Ahom}\p{Balinese}\p{Javanese}\u30fc\u3099\u309a"
+)
+"""Scripts without spaces between words, as the content of a set for ``regex``: Line_Break is Complex_Context or
+Ideographic (UAX #14), and similar. The last three characters belong to more than one script."""
+
+# Each character of these is a word (UAX #29). Words of Thai, Lao, Khmer and Burmese could only be found with a
+# dictionary, so a run of their letters without spaces is one word.
+_ALONE = r"\p{Han}\p{Hiragana}\p{Bopomofo}\p{Yi}"
+_WORD_LETTER = rf"[\p{{L}}\p{{M}}\p{{Nd}}_--[{_ALONE}]]"
+WORD = rf"(?:[{_ALONE}]\p{{M}}*|{_WORD_LETTER}+(?:['’\-]{_WORD_LETTER}+)*)"
+"""Expression of a word, for version 1 of ``regex``: sets are subtracted in it."""
+
+FIRST_WORD = regex.compile(WORD, regex.VERSION1)
+"""Finds the first word of a text."""
+_JOINTS = "'’-"
+_ANY_ALONE = regex.compile(rf"[{_ALONE}]")
+_PARTS = regex.compile(rf"[{_ALONE}]|{_WORD_LETTER}[^{_ALONE}]*", regex.VERSION1)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text: letters, digits and ``_``, with apostrophes and hyphens between them.
+
+    In Chinese and Japanese, each Han character and each Hiragana is a word, and so is a run of Katakana (UAX #29). In
+    Thai, Lao, Khmer and Burmese, a run without spaces is one word, as no dictionary is used.
+    """
+    return [match.group() for match in matches(FIRST_WORD, text)]
+
+
+def settled_words(prefix: str) -> list[str]:
+    """Return the words of a prefix that no continuation can change."""
+    words = list(matches(FIRST_WORD, prefix))
+    if words:
+        end = words[-1].end()
+        if end == len(prefix) or (end == len(prefix) - 1 and prefix[-1] in _JOINTS):
+            words.pop()
+    return [match.group() for match in words]
+
+
+def count_spaced_words(text: str) -> int:
+    """Count what white space separates. In Chinese and Japanese, each Han character and each Hiragana counts.
+
+    The count never falls when text is added at the end.
+    """
+    pieces = text.split()
+    if not _ANY_ALONE.search(text):
+        return len(pieces)
+    return sum(max(1, sum(1 for _ in matches(_PARTS, piece))) for piece in pieces)
+
+
+NEVER_END = frozenset(
+    " ".join(
+        (
+            "Mr Mrs Ms Dr Prof St Jr Sr vs e.g i.e cf Messrs Gen Rev Hon approx incl",
+            # German, Dutch
+            "z d u v d.h u.a v.a bzw ca evtl ggf inkl vgl Nr Hr Fr Abb Mio Mrd Ing Dipl sog insb exkl zzgl einschl",
+            "ehem Fam Frl Hrsg Tel dhr Dhr mevr Mevr mw Mw drs Drs bijv",
+            # French, Spanish, Portuguese, Italian
+            "p p.ex env MM Mme Mlle Mgr av tél p.ej p.e Sra Srta Sres Dra Dña Ud Uds núm pág págs EE Av Avda aprox",
+            "séc Profa sig Sig dott Dott dott.ssa Dott.ssa prof.ssa avv cfr",
+            # Polish, Czech
+            "np tzn tj ul prof dr im hab inż mgr św al wg tzw godz např tzv",
+            # Russian, Ukrainian
+            "т т.е т.к т.н ул им рис стр см напр кв корп просп пер гл проф акад вул буд пров ім див",
+            "к г д с м р п",
+            # Turkish, Vietnamese, Greek
+            "Cad Mah Sok TP GS PGS TS ThS κ κα",
+            # Hindi, Thai
+            "डॉ प्रो पं रु श्री कु ดร รศ ผศ",
+        )
+    ).split()
+)
+"""A name, a number or another word always follows."""
+
+MAY_END = frozenset(
+    " ".join(
+        (
+            "etc usw u.s.w Jh Std a.m p.m enz UU Cía Ltda ecc vb",
+            "itd itp zł tys mln mld atd apod hod",
+            "т.д т.п др пр руб коп тыс млн млрд грн тис рр ст",
+        )
+    ).split()
+)
+"""A sentence ends after these, unless a small letter follows."""
+
+BEFORE_NUMBER = frozenset(
+    " ".join(("No Nos Art art Abs Bd Kap Str vol Vol chap cap fig Fig réf pag", "n s m ok č ст")).split()
+)
+"""These are abbreviations only before a number. Otherwise they are words at the end of a sentence."""
 
 # A sentence ends at one of these with closing quotes or brackets, before white space, or at a line break. After those
 # of scripts without spaces, white space is not necessary. There, “ and ‘ only open quotes.

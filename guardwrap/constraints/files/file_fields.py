@@ -1,17 +1,28 @@
-"""The fields ``proposal`` and ``adapter`` of constraint files: reading them, writing them, and checking an adapter."""
+"""The fields of constraint files beside the constraint: proposal, adapter, repair turns and example messages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    model_validator,
+)
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.combinators import All
-from guardwrap.documents.validation import read_as
+from guardwrap.constraints.base import All, Constraint
+from guardwrap.documents.lexical import load_json
+from guardwrap.documents.validation import read_as, validated
 from guardwrap.documents.yaml_nodes import path_beside, short
 from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
@@ -24,18 +35,20 @@ LONGEST = 200
 """The most characters of a card's description in a message."""
 
 
-class _Strict(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+class Strict(BaseModel):
+    """A mapping of known fields, whose values are not converted."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
-class _Told(_Strict):
+class _Hint(Strict):
     prompt: Annotated[str, AfterValidator(Prompt)] = Field(
         description="Attempts are drawn from this prompt; {prompt} in it is replaced by the user's prompt."
     )
 
 
-class _Mask(_Strict):
-    proposal: Annotated[_Told, AfterValidator(lambda hint: hint.prompt)] | None = Field(
+class _Mask(Strict):
+    proposal: Annotated[_Hint, AfterValidator(lambda hint: hint.prompt)] | None = Field(
         None, description="A prompt to mask, instead of the model itself."
     )
     unseen: float = Field(
@@ -47,8 +60,8 @@ class _Mask(_Strict):
     )
 
 
-class _Twist(_Strict):
-    proposal: Annotated[_Told, AfterValidator(lambda hint: hint.prompt)] | None = Field(
+class _Twist(Strict):
+    proposal: Annotated[_Hint, AfterValidator(lambda hint: hint.prompt)] | None = Field(
         None, description="A prompt to twist, instead of the model itself."
     )
     strength: float | None = Field(
@@ -68,7 +81,7 @@ class _Twist(_Strict):
     )
 
 
-class _OneOf(_Strict):
+class _OneOf(Strict):
     """A prompt, a mask or a twist."""
 
     prompt: Annotated[str, AfterValidator(Prompt)] | None = Field(
@@ -89,7 +102,7 @@ def _one(options: _OneOf) -> Prompt | Masked | Twisted:
     return chosen[0]  # type: ignore[return-value]  # the validators have converted them
 
 
-class _AdapterOptions(_Strict):
+class _AdapterOptions(Strict):
     source: str = Field(description="Its folder, relative to this file, its Hub id, or catalogue:NAME.")
     allow_mismatch: bool = Field(
         False, description="Whether an adapter trained for another model or another constraint is allowed."
@@ -141,13 +154,7 @@ AnAdapter: Any = Annotated[
 
 
 def proposal_spelt(proposal: Prompt | Masked | Twisted) -> str | dict[str, Any]:
-    """Return a proposal in the form of a constraint file's field ``proposal``.
-
-    Raises
-    ------
-    ConstraintError
-        If it is a function or another model, which a file cannot hold.
-    """
+    """Return a proposal in the form of a constraint file's field ``proposal``."""
     for name, kind in NAMED.items():
         if not isinstance(proposal, kind):
             continue
@@ -178,25 +185,9 @@ class _Trained(BaseModel):
 
 
 def adapter_misfit(adapter: Adapter, constraint: Constraint) -> str | None:
-    """Return a message if an adapter's card says that it was trained for another constraint.
+    """Return a message if an adapter's card says that it was trained for another constraint, and that is not allowed.
 
-    Parameters
-    ----------
-    adapter
-        The adapter.
-    constraint
-        The constraint that texts must satisfy.
-
-    Returns
-    -------
-    str or None
-        None if the adapter was trained for this constraint or a weaker one, if a mismatch is allowed, or if it is not
-        known: the adapter has no card, is a whole model, or is on the Hub.
-
-    Raises
-    ------
-    SpecError
-        If the card cannot be read; the message names its path and line.
+    None if it is not known: the adapter has no card, is a whole model, or is on the Hub.
     """
     source = str(adapter.source)
     ready_made = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else None
@@ -212,13 +203,6 @@ def demands(constraint: Constraint, digest: str) -> bool:
     """Whether a constraint plainly implies the constraint with this digest.
 
     It does if it is that constraint, or a conjunction (``All``) that contains it as one part or as neighboring parts.
-
-    Parameters
-    ----------
-    constraint
-        The constraint that may be stricter.
-    digest
-        The digest of the other constraint, 64 hex digits.
     """
     if constraint.digest == digest:
         return True
@@ -234,20 +218,10 @@ def demands(constraint: Constraint, digest: str) -> bool:
 def trained_for_another(
     adapter: Adapter, name: str, digest: str, description: str, constraint: Constraint
 ) -> str | None:
-    """Return a message if an adapter was trained for another constraint.
+    """Return a message if an adapter was trained for another constraint than this one or a weaker one.
 
-    None if it was trained for this constraint or a weaker one, or if a mismatch is allowed.
-
-    Parameters
-    ----------
-    adapter
-        The adapter.
-    name
-        Its name in the message.
-    digest, description
-        The digest and the description of the constraint that it was trained for, from its card.
-    constraint
-        The constraint that texts must satisfy.
+    ``digest``, ``description``: those of the constraint that it was trained for, from its card. None also if a
+    mismatch is allowed.
     """
     if adapter.allow_mismatch or demands(constraint, digest):
         return None
@@ -261,3 +235,128 @@ def trained_for_another(
 
 def _without_defaults(value: Any) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+
+
+REASONS = "{reasons}"
+"""Where a message has the reasons for the rejection."""
+
+MESSAGE = f"Your answer was rejected for this reason: {REASONS}. Answer again, without that fault."
+"""The default message."""
+
+
+def _with_reasons(message: str) -> str:
+    if REASONS not in message:
+        raise ValueError(f"needs {REASONS} where the reasons belong")
+    return message
+
+
+class _Turns(Strict):
+    """Turns in which the model repairs a rejected answer."""
+
+    max_turns: int = Field(default=1, ge=1, description="The most repair turns for a prompt.")
+    message: Annotated[str, AfterValidator(_with_reasons)] = Field(
+        default=MESSAGE, description="The user's message after a rejected answer; {reasons} in it is replaced."
+    )
+
+
+ARepair: Any = Annotated[
+    Annotated[int, Field(ge=1, strict=True), AfterValidator(lambda turns: _Turns(max_turns=turns)), Tag("a number")]
+    | Annotated[_Turns, Tag("options")],
+    Discriminator(lambda value: "options" if isinstance(value, dict) else "a number"),
+    AfterValidator(vars),
+]
+"""The pydantic type of the field ``repair``. The value is a mapping of arguments of ``guardwrap.Repair``."""
+
+
+_REPAIR: TypeAdapter[Any] = TypeAdapter(ARepair, config=ConfigDict(defer_build=True))
+
+
+def read_repair(value: Any) -> Mapping[str, Any]:
+    """Read repair turns from plain data: a number, or a mapping. Return arguments of ``guardwrap.Repair``."""
+    options: Mapping[str, Any] = validated(value, _REPAIR)
+    return options
+
+
+def repair_spelt(repair: Mapping[str, Any]) -> int | dict[str, Any]:
+    """Return repair turns in the form of a constraint file's field ``repair``."""
+    return dict(repair) if repair["message"] != MESSAGE else int(repair["max_turns"])
+
+
+def _from_json(arguments: Any) -> Any:
+    """Return the arguments of a call that are written as JSON, as in OpenAI's API."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return load_json(arguments)
+    except (ValueError, OverflowError, RecursionError):
+        raise ValueError("must be a mapping, or a string with a JSON object") from None
+
+
+class _Call(Strict):
+    name: str = Field(description="Name of the tool.")
+    arguments: Annotated[dict[str, Any], BeforeValidator(_from_json, json_schema_input_type=dict[str, Any] | str)] = (
+        Field(default={}, description="Its arguments, by name, or as JSON.")
+    )
+
+
+class _SentCall(Strict):
+    id: str | None = Field(default=None, description="Ignored.")
+    type: Literal["function"] = Field(default="function", description="Ignored.")
+    function: _Call = Field(description="The tool and its arguments.")
+
+
+_AnyCall = Annotated[
+    Annotated[_Call, Tag("a call")] | Annotated[_SentCall, Tag("a sent call")],
+    Discriminator(lambda value: "a sent call" if isinstance(value, dict) and "function" in value else "a call"),
+]
+
+
+class _Message(Strict):
+    role: Literal["assistant"] = Field(default="assistant", description="Ignored.")
+    content: str | None = Field(default="", description="The answer.")
+    reasoning: str = Field(default="", description="What the model thinks before it answers.")
+    reasoning_content: str = Field(default="", description="Another name of 'reasoning'.")
+    tool_calls: list[_AnyCall] = Field(
+        default=[], description="The calls of tools: 'name' and 'arguments', or as in OpenAI's API."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_reasoning(self) -> _Message:
+        if self.reasoning and self.reasoning_content and self.reasoning != self.reasoning_content:
+            raise ValueError("has both 'reasoning' and 'reasoning_content', which differ; leave one out")
+        return self
+
+
+class _MessageExample(Strict):
+    """A message, for rules that judge a part of it."""
+
+    message: _Message = Field(description="The parts of the message.")
+
+
+def _plain_message(message: _Message) -> dict[str, Any]:
+    calls = [call.function if isinstance(call, _SentCall) else call for call in message.tool_calls]
+    fields = {
+        "content": message.content,
+        "reasoning": message.reasoning or message.reasoning_content,
+        "tool_calls": [call.model_dump(exclude_defaults=True) for call in calls],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _plain_example(example: _MessageExample) -> dict[str, Any]:
+    return {"message": _plain_message(example.message)}
+
+
+AnExample: Any = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[_MessageExample, AfterValidator(_plain_example), Tag("a message")],
+    Discriminator(lambda value: "a message" if isinstance(value, dict) and "message" in value else "a text"),
+]
+"""The pydantic type of an example: a text, or a mapping with a message."""
+
+
+def read_message(data: Any) -> Mapping[str, Any]:
+    """Read a message from plain JSON types: a mapping with ``content``, ``reasoning`` and ``tool_calls``.
+
+    Those of ``Outcome.messages`` are read as well: with ``reasoning_content``, ``role`` and calls of OpenAI's API.
+    """
+    return _plain_message(validated(data, TypeAdapter(_Message)))
