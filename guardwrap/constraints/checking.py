@@ -174,6 +174,11 @@ class Rereading(Monitor):
         """The constraint's verdict on the prefix."""
         return _once(self, lambda: run_verdict(self.constraint, self.prefix))
 
+    @property
+    def rereads(self) -> bool:
+        """True."""
+        return True
+
     def read(self, text: str, /) -> Monitor:
         """Return the monitor of the longer prefix, or this one if its verdict is final."""
         decided = self.prefix and self.verdict is not Verdict.UNDECIDED
@@ -200,6 +205,11 @@ class Combined(Monitor):
         return _once(
             self, lambda: self.choose(part.verdict for part in self.parts) if self.parts else Verdict.UNDECIDED
         )
+
+    @property
+    def rereads(self) -> bool:
+        """Whether one of the parts does."""
+        return any(part.rereads for part in self.parts)
 
     def read(self, text: str, /) -> Monitor:
         """Let each part read the text."""
@@ -250,6 +260,11 @@ class Negated(Monitor):
     def verdict(self) -> Verdict:
         """The part's verdict, negated."""
         return Verdict(-self.part.verdict)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether the part does."""
+        return self.part.rereads
 
     def read(self, text: str, /) -> Monitor:
         """Let the part read the text."""

@@ -58,6 +58,11 @@ class _Reading(Monitor):
         """The verdict on the forwarded text. After a stop string, that is the whole text."""
         return self.inner.verdict
 
+    @property
+    def rereads(self) -> bool:
+        """Whether the other monitor does."""
+        return self.inner.rereads
+
     def read(self, text: str, /) -> Monitor:
         """Read more text, up to the first stop string."""
         check_deadline()

@@ -85,6 +85,11 @@ class Monitor(ABC):
         return verdicts
 
     @property
+    def rereads(self) -> bool:
+        """Whether reading a piece takes as long as reading the whole text again."""
+        return False
+
+    @property
     def violated_at(self) -> str | None:
         """Where the text violates the constraint, without generated text; None if that is not known."""
         return None
@@ -250,6 +255,11 @@ class MessageMonitor(RegionMonitor):
     def violated_at(self) -> str | None:
         """The place in the part; None for calls, which are judged as a whole."""
         return self.inner.violated_at if self.begun and not self.dead else None
+
+    @property
+    def rereads(self) -> bool:
+        """Whether the inner monitor does."""
+        return self.inner.rereads
 
     def noted(self, event: Event) -> MessageMonitor:
         """Judge a whole call, or read more of the part."""

@@ -268,6 +268,11 @@ class PartMonitor(Monitor):
         """The place in the part that is being read; None if a whole part has failed."""
         return None if self.inner is None else self.inner.violated_at
 
+    @property
+    def rereads(self) -> bool:
+        """Whether the monitor of the part that is being read does."""
+        return self.inner is not None and self.inner.rereads
+
     def read(self, text: str, /) -> Monitor:
         """Read on, across markers."""
         opening, closing = (str(self.part.after), "") if self.part.between is None else self.part.between
