@@ -56,7 +56,8 @@ class ConstraintTemplate(Constraint):
             if inside is not None and decides:
                 problem = "a placeholder cannot stand here, where a value could change what the rule is"
             elif inside is not None and self._name_in(text) is None:
-                problem = f'a placeholder is a whole value: write only "{{{inside}}}", and the full text in the field'
+                whole = f'write only "{{{inside}}}" here, and give the whole text as {inside!r}'
+                problem = f"a placeholder stands for a whole value: {whole}"
             elif _key_of(place) == "file":
                 problem = "a file with fields cannot name other files; pass each with its own -c, or in a list"
             if problem:
@@ -180,6 +181,8 @@ def _strings(node: Any, place: _Place, *, constraint: bool) -> Iterator[tuple[_P
         kind = kinds().get(str(node.get("kind"))) if constraint else None
         inner = [] if kind is None else constraint_fields(kind)
         for key, value in node.items():
+            if "{" in key:
+                yield (*place, key), key, True
             yield from _strings(value, (*place, key), constraint=key in inner)
 
 

@@ -110,6 +110,7 @@ PLACES = [
     '{kind: grammar, grammar: "start: {x}"}',
     '{kind: json_schema, schema: {type: "{x}"}}',
     '{kind: json_schema, schema: {$ref: "{x}"}}',
+    '{kind: json_schema, schema: {required: ["{x}"], properties: {"{x}": {}}}}',
     '{kind: classifier, model: "{x}", label: a, threshold: 0.5}',
 ]
 WITHIN = [
@@ -122,7 +123,9 @@ WITHIN = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "problem"), [(PLACES, "could change what"), (WITHIN, 'write only "{x}", and')])
+@pytest.mark.parametrize(
+    ("lines", "problem"), [(PLACES, "could change what"), (WITHIN, 'write only "{x}" here, and give')]
+)
 def test_no_placeholder_where_a_value_could_change_the_rule(lines, problem):
     for line in lines:
         with pytest.raises(SpecError, match=rf"^m.yaml:3: constraint.*{problem}") as error:
