@@ -7,20 +7,21 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from transformers.pipelines import Pipeline
 
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, explain_draw
 from guardwrap.environment.progress import Teller
-from guardwrap.errors import UsageError, require_whole, strict_arguments
+from guardwrap.errors import UsageError, nearest, require_whole, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.prompt_forms import returned_rows
 from guardwrap.planning.choice import is_unchosen, with_choice, without_choice
-from guardwrap.planning.pilot import plan_of
+from guardwrap.planning.pilot import studied
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.live_text import OnPiece, passing
@@ -30,14 +31,14 @@ from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession
 from guardwrap.session.missing_texts import Missing, plain_draw
-from guardwrap.session.pipeline_api import PipelineLike, streaming
+from guardwrap.session.pipeline_api import as_pipeline, streaming
 from guardwrap.session.telemetry import CallSpan, call_span
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 
-class GuardedGenerator(PipelineLike):
+class GuardedGenerator:
     r"""A wrapper around a pipeline or a model. Every text that it returns satisfies the constraints.
 
     Call it like the pipeline: it accepts the same inputs and options, and returns the same format.
@@ -145,6 +146,61 @@ class GuardedGenerator(PipelineLike):
     def session(self) -> LocalSession | EndpointSession:
         """The session that all calls share, for code that needs more than the methods here."""
         return self._session
+
+    def _local(self, otherwise: str) -> LocalSession:
+        """Return the session of a local model; raise UsageError with these words for an endpoint."""
+        if not isinstance(self._session, LocalSession):
+            raise UsageError(otherwise)
+        return self._session
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The wrapped pipeline, or one made for the wrapped model. Texts from calling it directly are not checked."""
+        return self._local("an endpoint has no local pipeline, model or device; to get texts, call the wrapper").pipe
+
+    @property
+    def model(self) -> Any:
+        """The wrapped model. Texts from its own ``generate`` are not checked."""
+        return self._session.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer in use."""
+        return self._session.tokenizer
+
+    @property
+    def task(self) -> str:
+        """The pipeline's task, e.g. ``"text-generation"``."""
+        return str(self.pipeline.task)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        device: torch.device = self.pipeline.device
+        return device
+
+    @property
+    def framework(self) -> str:
+        """Always ``"pt"``. Libraries that once supported several frameworks read it."""
+        return "pt"
+
+    def as_pipeline(self) -> Pipeline:
+        """Return a ``Pipeline`` of the same class, for libraries that accept nothing else.
+
+        Its calls go through the wrapper, and so does ``generate`` of its ``model``. Its stages cannot be called one by
+        one, because ``forward`` would return unchecked texts.
+        """
+        return as_pipeline(self)
+
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # The pipeline's attributes are not forwarded, because they could return unchecked texts.
+            known = sorted(attribute for attribute in dir(type(self)) if not attribute.startswith("_"))
+            raise AttributeError(
+                f"{type(self).__name__!r} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known)}; "
+                "as_pipeline() returns a real Pipeline"
+            )
 
     @property
     def batch_size(self) -> int:
@@ -447,7 +503,7 @@ class GuardedGenerator(PipelineLike):
             budget suffices; the recommended sampler and budget; and the cost of drawing from the model itself, with
             and without a mask or a twist, instead.
         """
-        return plan_of(self._session, prompts, pilot, options, max_seconds)
+        return studied(self._session, prompts, pilot, options, max_seconds).plan
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.

@@ -4,8 +4,7 @@ Use ``attach`` to create an adapter, ``describe`` to make its Card, and ``save_a
 """
 
 from guardwrap.adapters.adapter_folder import read_adapter, save_adapter
-from guardwrap.adapters.card import Card, Figure, Figures, describe
-from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
+from guardwrap.adapters.card import Card, Figure, Figures, Fingerprint, describe, fingerprint
 from guardwrap.adapters.loaded import load_adapter
 from guardwrap.adapters.lora import attach, merged, tensors_of
 

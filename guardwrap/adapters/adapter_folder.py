@@ -16,8 +16,7 @@ from peft import LoraConfig, PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from guardwrap.adapters.card import Card, readme
-from guardwrap.adapters.fingerprints import difference
+from guardwrap.adapters.card import Card, difference, readme
 from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.environment.hub import reachable
@@ -81,7 +80,10 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
     ``"catalogue:<name>"`` is an adapter that comes with guardwrap.
     """
     if isinstance(source, str) and source.startswith(PREFIX):
-        return _ready_made(source.removeprefix(PREFIX))
+        catalogue, name = adapters(), source.removeprefix(PREFIX)
+        if name not in catalogue:
+            raise UnknownName("adapter", name, sorted(catalogue))
+        return catalogue[name]
     path = Path(source).expanduser()
     try:
         if path.is_dir():
@@ -102,13 +104,6 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
         )
     except Exception as error:  # from several libraries: no network, no such repository, no access …
         raise AdapterError(f"there is no folder {source!r}, and the Hub download failed: {first_line(error)}") from None
-
-
-def _ready_made(name: str) -> Path:
-    found = adapters()
-    if name not in found:
-        raise UnknownName("adapter", name, sorted(found))
-    return found[name]
 
 
 def read_adapter(folder: str | Path, name: str | None = None) -> Files:

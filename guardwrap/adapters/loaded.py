@@ -36,23 +36,10 @@ class Loaded:
         misfit = files.misfit(model)
         if misfit and not adapter.allow_mismatch:
             raise AdapterMismatch(f"{misfit}; {self._way_out()}")
-        self._other_base = misfit is not None
+        self.name: str = files.name  # the folder's name or Hub id
+        self.card: Card | None = files.card  # None for a plain peft adapter
+        self.other_base: bool = misfit is not None  # whether it was trained on another model
         self._on_model()
-
-    @property
-    def name(self) -> str:
-        """The folder's name or Hub id."""
-        return self._files.name
-
-    @property
-    def card(self) -> Card | None:
-        """The adapter's card; None for a plain peft adapter."""
-        return self._files.card
-
-    @property
-    def other_base(self) -> bool:
-        """Whether it was trained on another model."""
-        return self._other_base
 
     def require_constraint(self, constraint: Constraint) -> None:
         """Raise unless a constraint is the one that the adapter was trained for, or a stricter one."""
@@ -100,7 +87,7 @@ class Loaded:
         if self.card.constraint_digest != constraint.digest:
             stricter = demands(constraint, self.card.constraint_digest)
             return f"it was trained for {'a weaker' if stricter else 'another'} constraint"
-        return "it was trained on another model" if self._other_base else None
+        return "it was trained on another model" if self.other_base else None
 
     def _on_model(self) -> PeftModel:
         """Return the adapter on the model; attach it again if the model's memory has moved, e.g. to another device."""
@@ -173,21 +160,13 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
         If the model cannot take an adapter.
     """
     require_plain(model)
-    folder, name = _found(adapter)
-    if _is_checkpoint(folder):
-        source = str(folder) if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
-        return Checkpoint(name, _checkpoint(source, adapter.revision, model, tokenizer))
-    return Loaded(model, adapter, read_adapter(folder, name))
-
-
-def _found(adapter: Adapter) -> tuple[Path, str]:
-    """Return an adapter's folder and its name in reports: the folder's name or the Hub id."""
     folder = fetched(adapter.source, adapter.revision)
-    return folder, folder.resolve().name if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    return not (folder / CONFIG).exists() and (folder / "config.json").exists()
+    is_folder = Path(adapter.source).expanduser().is_dir()
+    name = folder.resolve().name if is_folder else str(adapter.source)
+    if (folder / CONFIG).exists() or not (folder / "config.json").exists():
+        return Loaded(model, adapter, read_adapter(folder, name))
+    source = str(folder) if is_folder else str(adapter.source)
+    return Checkpoint(name, _checkpoint(source, adapter.revision, model, tokenizer))
 
 
 def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -> Any:

@@ -95,7 +95,7 @@ def evaluate(
         )
         for i, prompt in enumerate(settings.prompts)
     ]
-    said: tuple[str, ...] = getattr(getattr(source, "session", source), "of_weights", ())
+    said: tuple[str, ...] = source.session.of_weights
     prompts = [_noted(prompt, said, begun) for prompt in prompts]
     evaluation = Evaluation(
         settings, constraint.title, constraint.digest, None if place is None else place.title, prompts, used, begun

@@ -26,7 +26,11 @@ Attempts = list[list[Attempt]]
 
 
 class AttemptSource(Protocol):
-    """A source of attempts: a ``Session`` or a ``GuardedGenerator``."""
+    """A source of attempts: a ``GuardedGenerator``."""
+
+    @property
+    def session(self) -> Any:
+        """Has notes on weights computed with the model, as ``of_weights``."""
 
     def attempts(
         self,

@@ -44,28 +44,10 @@ def without_choice(session: BaseSession, options: Mapping[str, Any], job: Job) -
 def with_choice(
     session: BaseSession, prompts: Iterable[Any], options: Mapping[str, Any], job: Job
 ) -> tuple[Iterable[Any], Job]:
-    """Replace ``sampler="auto"`` by the sampler and the proposal that a plan shows to be the best.
+    """Replace ``sampler="auto"`` by what a plan shows to be the best; return the same prompts, and the job to run.
 
-    Parameters
-    ----------
-    session
-        The session that runs the call.
-    prompts, options
-        Prompts, in the form in which ``read_prompts`` returns them, and the options passed with them.
-    job
-        The job of these options, whose sampler is not chosen yet.
-
-    Returns
-    -------
-    iterable
-        The same prompts.
-    Job
-        The job to run, with a note for its reports.
-
-    Raises
-    ------
-    UsageError
-        If no way is within the budget at the wanted distance.
+    Prompts are in the form in which ``read_prompts`` returns them. UsageError if no way is within the budget at the
+    wanted distance.
     """
     seed = job.spec.seed
     options = {**options, "seed": seed}

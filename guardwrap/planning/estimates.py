@@ -272,14 +272,10 @@ def _sum(figures: Sequence[Estimate]) -> Estimate:
 
 
 def cheapest(ways: Sequence[Alternative]) -> tuple[Alternative | None, bool]:
-    """Compare the first way, which is the call's own, with the others.
+    """Return the cheapest of the ways, if it clearly costs less than the first one, and whether intervals can tell.
 
-    Returns
-    -------
-    Alternative or None
-        The cheapest of the others, if its cost is below ``CLEARLY`` times that of the first one; None otherwise.
-    bool
-        Whether their intervals can tell: the upper end of its cost is below that share of the first one's lower end.
+    The first way is the call's own. Clearly less is below ``CLEARLY`` times its cost; intervals can tell if that holds
+    for the upper end of the cheapest and the lower end of the first.
     """
     if not ways:
         return None, False
@@ -314,26 +310,14 @@ def can_tell(log_weights: Sequence[float]) -> bool:
 
 
 def model_rate(plain: Sequence[Attempt], weighed: Sequence[Attempt]) -> tuple[Estimate, bool]:
-    """Estimate Z = Σ a(y) b(y), the acceptance rate of the model itself.
+    """Estimate Z = Σ a(y) b(y), the acceptance rate of the model itself, and return whether weights can tell it.
 
-    Parameters
-    ----------
-    plain
-        Attempts of the model itself.
-    weighed
-        Attempts of a proposal with log-weights, whose mean weight is an unbiased estimate of Z (``metrics.partition``).
-
-    Returns
-    -------
-    Estimate
-        The mean weight with its interval, widened by ``WIDER``, if the weights can tell it: their effective sample size
-        is at least 10, the Pareto k of their tail is at most its limit, and the interval is compatible with the share
-        of ``plain`` attempts that satisfy the constraint. Otherwise the mean weight in an interval that assumes nothing
-        about the weights: its lower end is the larger one of the binomial interval's (Clopper and Pearson 1934) and of
-        Markov's bound, as P(Ẑ >= Z / 0.025) <= 0.025; its upper end is the binomial one. Without a weight above 0 it is
-        the binomial estimate.
-    bool
-        Whether the weights can tell it.
+    ``plain`` are attempts of the model, ``weighed`` those of a proposal, whose mean weight is an unbiased estimate of Z
+    (``metrics.partition``). Weights can tell it if their effective sample size is at least 10, the Pareto k of their
+    tail at most its limit, and their interval, widened by ``WIDER``, compatible with the share of ``plain`` that
+    satisfy the constraint. Otherwise the interval assumes nothing about weights: its lower end is the larger one of the
+    binomial interval's (Clopper and Pearson 1934) and of Markov's bound, as P(Ẑ >= Z / 0.025) <= 0.025; its upper end
+    is the binomial one. Without a weight above 0 it is the binomial estimate.
     """
     passing = sum(attempt.satisfied for attempt in plain)
     counted = acceptance_rate(passing, len(plain), stopped_on_acceptance=False)

@@ -258,17 +258,6 @@ class _Call:
         return self.job.source.proposal is None
 
 
-def plan_of(
-    session: BaseSession,
-    prompts: Any,
-    pilot: int | None,
-    options: Mapping[str, Any],
-    max_seconds: float | None = None,
-) -> Plan:
-    """Estimate the cost of a call; see ``GuardedGenerator.plan``."""
-    return studied(session, prompts, pilot, options, max_seconds).plan
-
-
 def studied(
     session: BaseSession,
     prompts: Any,

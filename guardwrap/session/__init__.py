@@ -1,7 +1,6 @@
 """One call of a wrapper, from its options to its outcomes.
 
-Begin with ``local_session``, where a pipeline, a constraint and the options of a call come together;
-``endpoint_session`` does the same for a server, and ``base_session`` has what both share. ``job`` turns the prompts
-into requests and runs them, ``resolve`` decides what attempts are drawn from, ``delivery`` and ``fallback`` handle
-outcomes and missing texts, and ``pipeline_api`` lets a wrapper be used as a pipeline.
+Begin with ``base_session``: it reads the options of a call, and ``local_session`` or ``endpoint_session`` adds what a
+model or a server can do. ``source`` says what attempts are drawn from, ``job`` turns prompts into requests, runs them
+and delivers outcomes, ``missing_texts`` has fallbacks and repair turns, and ``twisting`` what a twist learns.
 """

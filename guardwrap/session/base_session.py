@@ -37,7 +37,7 @@ from guardwrap.session.missing_texts import (
     read_on_exhausted,
     require_accepted,
 )
-from guardwrap.session.source import Proposal, Source
+from guardwrap.session.source import LocalSource, Proposal, Source
 
 logger = logging.getLogger("guardwrap")
 
@@ -154,26 +154,11 @@ class BaseSession(ABC):
         tells: Teller | None = None,
         **options: Any,
     ) -> tuple[list[Outcome], list[list[Attempt]]]:
-        """Draw a fixed number of attempts for each prompt.
+        """Draw attempts as ``GuardedGenerator.attempts`` does; return outcomes with their cost, and the attempts.
 
-        Parameters
-        ----------
-        prompts, count, weigh, on_attempt, **options
-            As for ``GuardedGenerator.attempts``.
-        max_seconds
-            Seconds after which running attempts are dropped, learning a twist included; None for no limit. After half
-            of them no attempt starts, and no round of learning, so that attempts are seldom dropped.
-        model_share
-            The share of the model itself in each step of a twist; None for that of ``Twisted()``.
-        tells
-            Says how learning a twist is getting on; None for silence.
-
-        Returns
-        -------
-        list of Outcome
-            The cost of each prompt's attempts. Outcomes have no texts, as no attempt is accepted.
-        list of list of Attempt
-            Per prompt, the judged attempts in launch order.
+        After ``max_seconds``, learning a twist included, running attempts are dropped. After half of them no attempt
+        starts, and no round of learning, so that attempts are seldom dropped. ``model_share`` replaces that of
+        ``Twisted()``; ``tells`` says how learning is getting on.
         """
         called = time.monotonic()
         collector, attempts = collecting(weigh, on_attempt)
@@ -187,9 +172,9 @@ class BaseSession(ABC):
         inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
         job = replace(job, called=called, hooks=Hooks(tells=tells))
-        if job.source.twists is not None and model_share is not None:
-            twists = replace(job.source.twists, model_share=model_share)
-            job = replace(job, source=replace(job.source, twists=twists))
+        source = job.source
+        if model_share is not None and isinstance(source, LocalSource) and source.twists is not None:
+            job = replace(job, source=replace(source, twists=replace(source.twists, model_share=model_share)))
         return [outcome for _, outcome in job.served(job.requests(inputs))], attempts
 
     def constraint_of(self, options: Mapping[str, Any]) -> Constraint:

@@ -25,7 +25,7 @@ from guardwrap.scheduling.rejected_attempt import RejectedAttempt
 from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, Request, Spec
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.missing_texts import OnExhausted, Repair, completed, raise_if_short
-from guardwrap.session.source import Source
+from guardwrap.session.source import LocalSource, Source
 from guardwrap.session.telemetry import CallSpan, traced_by, work_span
 from guardwrap.session.twisting import PROMPTS, Learned, Spent
 
@@ -116,6 +116,7 @@ class Job:
         self, prompts: Sequence[PreparedPrompt], twists: Sequence[TokenTwist], count: int, seed: int
     ) -> Learned:
         """Draw attempts that are not returned, ``count`` for each prompt, to learn the values of a twist."""
+        assert isinstance(self.source, LocalSource)
         assert self.source.twists is not None
         twisted, tells = self.source.twists.constraint, self.hooks.tells
         before, most = twisted.spent.attempts, sum(twisted.sizes)

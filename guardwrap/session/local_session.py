@@ -113,7 +113,7 @@ class LocalSession(BaseSession):
 
     def save_twist(self, path: str | Path) -> None:
         """Write the twist of the wrapper's constraint to a file; see ``GuardedGenerator.save_twist``."""
-        from guardwrap.adapters.fingerprints import fingerprint  # imports peft
+        from guardwrap.adapters.card import fingerprint  # imports peft
 
         wanted = self.spec.constraint.digest
         with self._learning:
@@ -251,7 +251,7 @@ class LocalSession(BaseSession):
         if twisted is None:
             return None
         if known is None and path is not None:
-            from guardwrap.adapters.fingerprints import fingerprint  # imports peft
+            from guardwrap.adapters.card import fingerprint  # imports peft
 
             twisted.read(Path(path), constraint.digest, fingerprint(model))
         with self._learning:

@@ -1,4 +1,4 @@
-"""The wrapper in place of a pipeline: a pipeline's attributes, streamers, and conversion to a ``Pipeline``."""
+"""The wrapper in place of a pipeline: conversion to a ``Pipeline``, and streamers."""
 
 from __future__ import annotations
 
@@ -8,78 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-import torch
 from transformers import AsyncTextIteratorStreamer, TextIteratorStreamer, TextStreamer
 from transformers.pipelines import Pipeline
 
-from guardwrap.errors import UsageError, nearest
+from guardwrap.errors import UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.request import PassOn, Request
-from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.local_session import LocalSession
-
-
-class PipelineLike:
-    """The attributes of a pipeline, for the wrapper."""
-
-    _session: LocalSession | EndpointSession
-
-    def _local(self, otherwise: str) -> LocalSession:
-        """Return the session of a local model; raise UsageError with these words for an endpoint."""
-        if not isinstance(self._session, LocalSession):
-            raise UsageError(otherwise)
-        return self._session
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The wrapped pipeline, or one made for the wrapped model. Texts from calling it directly are not checked."""
-        return self._local("an endpoint has no local pipeline, model or device; to get texts, call the wrapper").pipe
-
-    @property
-    def model(self) -> Any:
-        """The wrapped model. Texts from its own ``generate`` are not checked."""
-        return self._session.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer in use."""
-        return self._session.tokenizer
-
-    @property
-    def task(self) -> str:
-        """The pipeline's task, e.g. ``"text-generation"``."""
-        return str(self.pipeline.task)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        device: torch.device = self.pipeline.device
-        return device
-
-    @property
-    def framework(self) -> str:
-        """Always ``"pt"``. Libraries that once supported several frameworks read it."""
-        return "pt"
-
-    def as_pipeline(self) -> Pipeline:
-        """Return a ``Pipeline`` of the same class, for libraries that accept nothing else.
-
-        Its calls go through the wrapper, and so does ``generate`` of its ``model``. Its stages cannot be called one by
-        one, because ``forward`` would return unchecked texts.
-        """
-        return as_pipeline(self)
-
-    if not TYPE_CHECKING:  # a type checker would accept every attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            # The pipeline's attributes are not forwarded, because they could return unchecked texts.
-            known = sorted(each for each in dir(type(self)) if not each.startswith("_"))
-            raise AttributeError(
-                f"{type(self).__name__!r} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known)}; "
-                "as_pipeline() returns a real Pipeline"
-            )
 
 
 class _Guarded:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from transformers import PreTrainedModel
 from transformers.pipelines import Pipeline
@@ -73,56 +73,6 @@ class Proposal:
         if self.other is not None:
             return f"the model {self.other.model.name_or_path!r}"
         return "" if self.prompt is None else str(self.prompt)
-
-
-class Source(Protocol):
-    """What a job needs to know of where attempts come from. ``Drawing`` is what the scheduler needs."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def call(self) -> Any:
-        """What reads prompts and renders texts: a ``Call`` or an ``EndpointCall``."""
-
-    @property
-    def model(self) -> Any:
-        """What attempts are drawn from. Calls can share a batch only if it is the same."""
-
-    @property
-    def proposal(self) -> Proposal | None:
-        """What attempts are drawn from, if not the model itself."""
-
-    @property
-    def twists(self) -> Twists | None:
-        """The twists that attempts are drawn with, which may have to be learned; None without any."""
-
-    @property
-    def card(self) -> Card | None:
-        """The card of the adapter in use, if its figures hold for the call's model and settings; None otherwise."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for every report."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether calls in threads share a batch."""
-
-    @property
-    def weighs_masks(self) -> bool:
-        """Whether attempts from a mask have weights."""
-
-    def weighs(self, prompts: Iterable[Any], spec: Spec) -> bool:
-        """Whether attempts at prompts can be weighed under the model, and may be without further requests."""
-
-    def drawing(self, prompt: Any, spec: Spec, span: CallSpan | None) -> tuple[Any, Drawing]:
-        """Return the prompt as attempts at it need it, and how they are drawn."""
-
-    def backend(self, size: int) -> Backend:
-        """Make the backend that draws attempts, at most ``size`` in parallel."""
-
-    def records(self, prompt: Any, outcome: Outcome) -> Any:
-        """Render an outcome in the pipeline's format, with None for missing texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +292,10 @@ class EndpointSource:
         if proposal.masked is None:
             return Origin(words)
         return Origin(words, Shape.MASKED, f"by the server for {masking(constraint)[0].title}")
+
+
+Source: TypeAlias = LocalSource | EndpointSource
+"""What a job needs to know of where attempts come from. ``Drawing`` is what the scheduler needs."""
 
 
 def part_judged(spec: Spec, each: Iterable[Spec] | None = None) -> str | None:

@@ -29,7 +29,7 @@ from guardwrap.twists.twist import LEAST_SHARE, Defaults, Recited, Twist, defaul
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:
-    from guardwrap.adapters.fingerprints import Fingerprint
+    from guardwrap.adapters.card import Fingerprint
 
 PROMPTS = 4
 """The most prompts of a call whose attempts are learned from."""
@@ -286,16 +286,12 @@ class TwistedConstraint:
             return None
         tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
         if self.learned and tokens >= len(values):
-            self._require_few(tokens)
+            # The values of what a file has may take long to compute for so many tokens.
+            most = MOST_PRODUCTS // max(1, sum(row.nnz for row in self.counts.onward.values()))
+            if self.origin is not None and tokens > most:
+                raise UsageError(_TOO_MUCH.format(self.title, tokens, most))
             self.values = values = log_values(automaton, self.counts, tokens)
         return values
-
-    def _require_few(self, tokens: int) -> None:
-        """Raise UsageError if the values of what a file has would take long to compute for so many tokens."""
-        if self.origin is not None:
-            most = MOST_PRODUCTS // max(1, sum(row.nnz for row in self.counts.onward.values()))
-            if tokens > most:
-                raise UsageError(_TOO_MUCH.format(self.title, tokens, most))
 
     def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist:
         """Return the twist of a prompt in the next of the rounds of ``attempts`` attempts."""

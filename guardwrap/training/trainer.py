@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from guardwrap.adapters.fingerprints import fingerprint
+from guardwrap.adapters.card import fingerprint
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics.intervals import Floats

@@ -65,7 +65,7 @@ class TwistHeader(BaseModel):
     constraint: Digest  # the digest of the constraint and its description
     title: Annotated[str, Field(max_length=10_000)]
     automaton: Digest  # the digest of the tables of its automaton, whose states the counts belong to
-    # the fingerprint of the model that attempts were drawn from, see ``guardwrap.adapters.fingerprints``
+    # the fingerprint of the model that attempts were drawn from, see ``guardwrap.adapters.card``
     model: dict[str, Any]
     attempts: Annotated[NonNegativeInt, Field(lt=2**53)]  # the attempts that they were learned from
 

@@ -1,6 +1,6 @@
 """Adapters on disk: writing, reading, and errors for invalid files.
 
-Covers ``adapters/card.py`` and ``adapters/fingerprints.py`` too.
+Covers ``adapters/card.py`` too.
 """
 
 import json
@@ -31,8 +31,7 @@ from guardwrap.adapters import (
     save_adapter,
     tensors_of,
 )
-from guardwrap.adapters.card import CardPrompts, readme
-from guardwrap.adapters.fingerprints import difference
+from guardwrap.adapters.card import CardPrompts, difference, readme
 from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, GuardwrapError
 from guardwrap.testing import llama_world, table_world

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ class Source:
 
     def __init__(self, world: Placed) -> None:
         self.world = world
-        self.of_weights: tuple[str, ...] = ()
+        self.session = SimpleNamespace(of_weights=())
         self.calls: list[tuple[str | None, int, int]] = []  # drawn from, attempts, seed
 
     def attempts(self, prompts, count, *, proposal=None, adapter=None, seed=None, on_attempt=None, **options):

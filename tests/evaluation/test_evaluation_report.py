@@ -79,7 +79,7 @@ def test_what_was_written_gives_the_same_page_again(tmp_path, world):
 
 def test_what_there_is_to_know_of_weights_is_on_the_page(tmp_path):
     source = Source(placed())
-    source.of_weights = ("weights come from a quantized model",)
+    source.session.of_weights = ("weights come from a quantized model",)
     assert "weights come from a quantized model" in run(tmp_path / "noted", source).prompts[0].proposals["cap"].notes
     assert "cap: weights come from a quantized model." in (tmp_path / "noted" / "report.html").read_text()
     run(tmp_path / "plain")
@@ -285,7 +285,7 @@ def test_the_command(config, tmp_path):
 
 def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     path, made = config
-    monkeypatch.setattr(Source, "pipe", "a pipeline", raising=False)
+    monkeypatch.setattr(Source, "pipeline", "a pipeline", raising=False)
     path.write_text(path.read_text().replace("cap: 'An a. {prompt}'", "other: {model: n}") + "dtype: float32\n")
     result = command("evaluate", path, "--out", tmp_path / "out", "--attempts", 200)
     assert result.exit_code == 0, result.output
