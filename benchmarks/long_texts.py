@@ -4,8 +4,8 @@
 
 Each rule watches one text as it grows by tokens of the embedded model, as a running attempt is watched: prose (this
 project's docs), JSON, or a list of sums. No rule is violated, so that no verdict ends the text early. The table has the
-mean CPU time of the last eighth of the verdicts before each length, in µs, and the memory that watching the longest text took,
-in MB.
+mean CPU time of the last eighth of the verdicts before each length, in µs, and the memory that watching the longest
+text took, in MB.
 """
 
 import argparse

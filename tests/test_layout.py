@@ -55,7 +55,7 @@ _FOREIGN = {
     "result_files.py": "pydantic's",
     "transformers_errors.py": "transformers'",
     "llguidance_matcher.py": "llguidance's",
-    "python_source.py": "CPython's",
+    "parses.py": "CPython's",
     "yaml_nodes.py": "PyYAML's",
     "catalogue_command.py": "descriptions of constraint files",
     "sampler_registry.py": "docstrings, for the descriptions of a schema",

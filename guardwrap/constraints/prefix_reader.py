@@ -86,7 +86,8 @@ class PrefixReader:
                 left = clock.end - now()
                 monitor, done = monitors[number]
                 if monitor.rereads and len(text) > READ_ALWAYS and (len(text) - done) * READ_AGAIN < len(text):
-                    read, verdict = monitor, monitor.verdict
+                    read: Monitor | None = monitor
+                    verdict = monitor.verdict
                 else:
                     read, verdict = _read(part, monitor, text[done:])
                     took[number] = left - (clock.end - now())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -275,33 +276,18 @@ def _full_names(node: ast.Name | ast.Attribute, aliases: dict[str, set[str]]) ->
 
 def _agree(node: Definition, signature: Definition) -> bool:
     """Whether a definition has the parameters of a signature, and the annotations that it has."""
-    if type(node) is not type(signature):
-        return False
     if isinstance(node, ast.ClassDef) or isinstance(signature, ast.ClassDef):
-        return True
-    return _shape(node, signature) == _shape(signature, signature)
+        return type(node) is type(signature)
+    ours, theirs = copy.deepcopy(node.args), signature.args
+    for argument, expected in zip(_arguments(ours), _arguments(theirs), strict=False):
+        if expected.annotation is None:
+            argument.annotation = None
+    same_returns = signature.returns is None or _dumped(node.returns) == _dumped(signature.returns)
+    return type(node) is type(signature) and ast.dump(ours) == ast.dump(theirs) and same_returns
 
 
-def _shape(node: ast.FunctionDef | ast.AsyncFunctionDef, signature: Definition) -> tuple[object, ...]:
-    """Return what two functions share if their signatures agree, with the annotations that ``signature`` has."""
-    assert not isinstance(signature, ast.ClassDef)
-    groups = []
-    for name in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg"):
-        ours, theirs = (_arguments(getattr(each.args, name)) for each in (node, signature))
-        annotated = [argument.annotation is not None for argument in theirs] + [False] * len(ours)
-        groups.append(
-            tuple(
-                (argument.arg, _dumped(argument.annotation) if compared else None)
-                for argument, compared in zip(ours, annotated, strict=False)
-            )
-        )
-    returns = _dumped(node.returns) if signature.returns is not None else None
-    defaults = tuple(map(_dumped, (*node.args.defaults, *node.args.kw_defaults)))
-    return (*groups, returns, len(node.args.defaults), defaults)
-
-
-def _arguments(group: list[ast.arg] | ast.arg | None) -> list[ast.arg]:
-    return group if isinstance(group, list) else [] if group is None else [group]
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    return [node for node in ast.iter_child_nodes(arguments) if isinstance(node, ast.arg)]
 
 
 def _dumped(node: ast.expr | None) -> str | None:

@@ -32,14 +32,14 @@ _LETTERS_OF_A_WORD = 5
 """Letters that count as one word in Thai, Lao, Khmer and Burmese, whose words only a dictionary can tell apart."""
 
 
-def plain_documents(texts: object, field_name: str) -> tuple[str, ...]:
-    """Return documents as a tuple, or raise ConstraintError."""
+def plain_documents(texts: object, field_name: str) -> str | tuple[str, ...]:
+    """Return one document as a text, and several as a tuple, or raise ConstraintError."""
     several = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, Sequence) else ()
     valid = several != () and all(isinstance(text, str) and text.strip() != "" for text in several)
     require(valid, f"{field_name} must be a text that is not blank, or a list of these, not {shown(texts)}")
     size = sum(map(len, several))
     require(size <= _MAX_CHARACTERS, f"{field_name} has {size} characters; at most {_MAX_CHARACTERS} are possible")
-    return several
+    return several[0] if len(several) == 1 else several
 
 
 def without_layout(text: str) -> str:
@@ -283,8 +283,7 @@ class NoCopy(ComparedConstraint):
             object.__setattr__(self, "share", float(self.share))
         object.__setattr__(self, "on", read_view(self.on))
         if self.source is not None:
-            several = plain_documents(self.source, "source")
-            object.__setattr__(self, "source", several[0] if len(several) == 1 else several)
+            object.__setattr__(self, "source", plain_documents(self.source, "source"))
             require(any(self._sources), f"no text of source has {self.words} words; lower words")
 
     @property

@@ -176,9 +176,9 @@ class Similar(ScoringConstraint):
 
     def __post_init__(self) -> None:
         if self.texts is not None:
-            several = plain_documents(self.texts, "texts")
-            require(len(several) <= _MOST_TEXTS, f"{len(several)} texts are too many; give at most {_MOST_TEXTS}")
-            object.__setattr__(self, "texts", several[0] if len(several) == 1 else several)
+            object.__setattr__(self, "texts", plain_documents(self.texts, "texts"))
+            several = not isinstance(self.texts, str) and len(self.texts) > _MOST_TEXTS
+            require(not several, f"{len(self.texts)} texts are too many; give at most {_MOST_TEXTS}")
         self.require_model("feature-extraction")
         task = getattr(self.model, "task", None) or "feature-extraction"
         require(task == "feature-extraction", f"model must be a feature-extraction pipeline, not one for {task}")

@@ -49,17 +49,12 @@ _SHORT = 40
 _HANGUL = regex.compile("[\u1100-\u11ff\uac00-\ud7a3]")
 
 
-def units_of(text: str, unit: str) -> list[str]:
-    """Split a text into words, sentences, lines or paragraphs, those that are not blank."""
-    return _SPLIT[unit](text)
-
-
 def begun_units(prefix: str, unit: str) -> tuple[list[str], str]:
     """Return the units of a prefix that no later text changes, and the one that grows, which may be empty.
 
     Of a sentence or paragraph that grows, only what stays in it is returned: its settled words, with a space behind.
     """
-    units = units_of(prefix, unit)
+    units = _SPLIT[unit](prefix)
     if unit == "words":
         ended = settled_words(prefix)
         return ended, units[-1] if len(units) > len(ended) else ""
@@ -80,11 +75,6 @@ def _end_of(words: Sequence[str], text: str) -> int:
     for word in words:
         end = text.index(word, end) + len(word)
     return end
-
-
-def has_settled_word(unit: str) -> bool:
-    """Whether no later text changes the first word of a unit that grows."""
-    return bool(settled_words(unit))
 
 
 def _folded(word: str) -> str:
@@ -130,7 +120,7 @@ def settled_feature(unit: str, name: str, kind: str) -> Any:
         # A mark may follow the first letter, and change nothing else than that.
         return _first_letter(unit) if words and len(words[0]) > 1 else None
     if name == "first_word" and kind != "words":
-        return _FEATURES[name](unit) if has_settled_word(unit) else None
+        return _FEATURES[name](unit) if settled_words(unit) else None
     return None
 
 
@@ -282,7 +272,7 @@ class Order(TextConstraint):
 
     def holds(self, text: str) -> bool:
         """Compare the units of one string."""
-        return self._follow(units_of(text, self.units))
+        return self._follow(_SPLIT[self.units](text))
 
     def _follow(self, units: Sequence[str]) -> bool:
         if self.relation == "chained":
@@ -299,7 +289,7 @@ class Order(TextConstraint):
 
     def fault(self, text: str) -> str:
         """Return the first units that are not related as required."""
-        units = units_of(text, self.units)
+        units = _SPLIT[self.units](text)
         if self.relation == "circular":
             return f"begins with {shortened(units[0])} and ends with {shortened(units[-1])}" if units else ""
         pairs = ((one, two) for one, two in pairwise(units) if not self._follow([one, two]))
@@ -332,7 +322,7 @@ class Order(TextConstraint):
         ended, growing = begun_units(prefix, self.units)
         if self.relation == "chained":
             first = first_and_last(growing)
-            units = ended if first is None or not has_settled_word(growing) else [*ended, growing]
+            units = ended if first is None or not settled_words(growing) else [*ended, growing]
             return Verdict.UNDECIDED if self._follow(units) else Verdict.VIOLATED
         if not self._follow(ended):
             return Verdict.VIOLATED

@@ -105,8 +105,7 @@ class Quotes(ComparedConstraint):
 
     def __post_init__(self) -> None:
         if self.source is not None:
-            several = plain_documents(self.source, "source")
-            object.__setattr__(self, "source", several[0] if len(several) == 1 else several)
+            object.__setattr__(self, "source", plain_documents(self.source, "source"))
         require(
             is_count(self.shortest) and self.shortest > 0,
             f"shortest={shown(self.shortest)}: give a whole number of at least 1",

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from guardwrap.documents.time_limits import TimeLimit, check_deadline
 
@@ -71,7 +71,7 @@ def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
         tokens = rules.tokenize(text)
         plain = rules.parser()
         counting = _counting(plain)
-        depth, chain = _Brackets.of(tokens, plain.NESTED_TYPE_TOKENS)
+        depth, chain = _depth_and_chain(tokens, plain.NESTED_TYPE_TOKENS)
         if chain > _LONGEST_CHAIN or depth > (_DEEPEST_UNCOUNTED if counting is None else _DEEPEST):
             return _DEEP
         parser = plain if counting is None else counting
@@ -92,38 +92,34 @@ def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
     return None if statements else "has no statement"
 
 
-class _Brackets(NamedTuple):
-    """How many brackets stand within each other in a text, and how many indices in a row."""
+def _depth_and_chain(tokens: Sequence[Any], types: Collection[Any]) -> tuple[int, int]:
+    """Return how many brackets stand within each other, and how many indices in a row.
 
-    depth: int
-    chain: int
-
-    @classmethod
-    def of(cls, tokens: Sequence[Any], types: Collection[Any]) -> _Brackets:
-        """Measure the tokens of a text; ``types`` are those of names that ``<`` may follow as a bracket."""
-        closing: list[str] = []  # of the brackets that are open
-        rows = [0]  # the indices in a row at each level
-        deepest = longest = 0
-        before, after_dot = None, False
-        for token in tokens:
-            # A string or a quoted name is longer in the text than what it says.
-            text = token.text if token.end - token.start + 1 == len(token.text) else ""
-            angle = text == "<" and before in types
-            if angle or text in _CLOSING:
-                rows[-1] = rows[-1] + 1 if text == "[" else 0
-                longest = max(longest, rows[-1])
-                rows.append(0)
-                closing.append(">" if angle else _CLOSING[text])
-                deepest = max(deepest, len(closing))
-            elif closing and text and set(text) == {closing[-1]}:
-                for _ in text:  # >> closes two
-                    if closing and closing[-1] == text[0]:
-                        closing.pop()
-                        rows.pop()
-            elif text != "." and not after_dot:
-                rows[-1] = 0
-            before, after_dot = token.token_type, text == "."
-        return cls(deepest, longest)
+    ``types`` are the tokens of names that ``<`` may follow as a bracket.
+    """
+    closing: list[str] = []  # of the brackets that are open
+    rows = [0]  # the indices in a row at each level
+    deepest = longest = 0
+    before, after_dot = None, False
+    for token in tokens:
+        # A string or a quoted name is longer in the text than what it says.
+        text = token.text if token.end - token.start + 1 == len(token.text) else ""
+        angle = text == "<" and before in types
+        if angle or text in _CLOSING:
+            rows[-1] = rows[-1] + 1 if text == "[" else 0
+            longest = max(longest, rows[-1])
+            rows.append(0)
+            closing.append(">" if angle else _CLOSING[text])
+            deepest = max(deepest, len(closing))
+        elif closing and text and set(text) == {closing[-1]}:
+            for _ in text:  # >> closes two
+                if closing and closing[-1] == text[0]:
+                    closing.pop()
+                    rows.pop()
+        elif text != "." and not after_dot:
+            rows[-1] = 0
+        before, after_dot = token.token_type, text == "."
+    return deepest, longest
 
 
 def _counting(parser: Any) -> Any:

@@ -1,7 +1,4 @@
-"""Hosts, URLs, addresses, citations and matches only from a list.
-
-Covers ``rules/only_from.py`` too.
-"""
+"""Hosts, URLs, addresses, citations and matches only from a list."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,4 @@
-"""How words, sentences, lines and paragraphs follow each other.
-
-Covers ``rules/order.py`` too.
-"""
+"""How words, sentences, lines and paragraphs follow each other."""
 
 from typing import Any, get_args
 from unittest.mock import patch

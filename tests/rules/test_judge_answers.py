@@ -3,6 +3,8 @@
 Covers ``environment/server_requests.py`` too.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import pickle

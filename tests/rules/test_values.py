@@ -1,5 +1,7 @@
 """Values in a range. Covers ``rules/measures.py`` and ``rules/values.py``."""
 
+from __future__ import annotations
+
 import time
 from datetime import date
 from typing import Any

@@ -1,7 +1,4 @@
-"""SQL by sqlglot: statements, dialects, and what its log must not contain.
-
-Covers ``rules/sql.py``.
-"""
+"""SQL by sqlglot: statements, dialects, and what its log must not contain."""
 
 from __future__ import annotations
 

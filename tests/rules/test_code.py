@@ -1,5 +1,7 @@
 """Rules on what Python code imports, calls and defines."""
 
+from __future__ import annotations
+
 import time
 from typing import Any
 from unittest.mock import patch
