@@ -24,7 +24,7 @@ import yaml
 from transformers.utils import logging
 
 from guardwrap import Keyword
-from guardwrap.constraints.json.scalars import NumberRange
+from guardwrap.constraints.json.subschemas import NumberRange
 from guardwrap.outcomes import estimate_of
 from guardwrap.testing import llama_world, table_world
 from tests.test_paper import classifier

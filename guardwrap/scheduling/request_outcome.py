@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, replace
 
+from guardwrap.constraints.json.json_schema import parser_of
 from guardwrap.constraints.json.schema_notes import further_keys
-from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits, tail_in_words
 from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import (

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from guardwrap import Part, Regex
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.checking import judge_parts
-from guardwrap.constraints.json import json_monitor, json_schema, schema_validation
+from guardwrap.constraints.json import json_monitor, schema_validation
 from guardwrap.constraints.json_paths import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw
@@ -200,7 +200,7 @@ def test_negative_control_keys_that_are_quoted(monkeypatch):
 
     text = json.dumps({"c": 1, SECRET: "short"})
     assert places(JSONSchema(NESTED), text) == ["$.*", "$.*"]
-    for module in (json_schema, json_monitor):
+    for module in (schema_validation, json_monitor):
         with monkeypatch.context() as patch:
             patch.setattr(module, "shown_place", quoted)
             assert quotes(JSONSchema(NESTED), text)

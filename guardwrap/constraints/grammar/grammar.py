@@ -49,8 +49,8 @@ class Grammar(TextConstraint):
     -----
     Terminals are greedy: the longest match of all terminals that are possible at a position wins. With ``A: /a+/`` and
     ``B: /ab/``, ``A B`` does not match ``aab``. A lazy quantifier, as in ``/".*?"/``, ends its terminal at the first
-    possible end, as in Lark; it repeats one character, and fixed text follows. Regular expressions are those of Rust's
-    ``regex`` crate, without look-around, anchors, possessive quantifiers and operators within ``[]``.
+    possible end, as in Lark; it repeats one character, between fixed numbers of others. Regular expressions are those
+    of Rust's ``regex`` crate, without look-around, anchors, possessive quantifiers and operators within ``[]``.
     ``%import common.NAME``, aliases (``-> name``), ``?rule``, ``!rule`` and ``%ignore`` are as in Lark; templates,
     priorities, other imports, ``%declare``, ``%override`` and ``%extend`` are rejected.
 

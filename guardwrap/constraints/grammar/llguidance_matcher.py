@@ -268,8 +268,8 @@ _OPENINGS = {
 _UNSUPPORTED = regex.compile("|".join(map(regex.escape, _OPENINGS)))
 _ANCHORS = "AZzbBGK<>"
 _LAZY = (
-    'a lazy quantifier is supported only with a single character before it and fixed text after it, as in /".*?"/, and '
-    'as a whole terminal; name the characters that may come, as in /"[^"]*"/'
+    "a lazy quantifier is supported only after one character between fixed numbers of others, as in the whole terminal "
+    '/".*?"/; name the characters that may come, as in /"[^"]*"/'
 )
 _CHAR = rf"(?:{_ESCAPED}|{_SET}|[^][\\(){{}}|^$*+?])"
 _ONE = rf"(?:{_CHAR}|\((?:\?:)?{_CHAR}(?:\|{_CHAR})*\))"

@@ -2,7 +2,7 @@
 
 A subschema is judged once per value, however many paths lead to it. Its local verdict covers its own rules for the
 value; its total verdict also covers the subschemas that it applies to the same value (``allOf``, ``$ref`` and so on).
-Below, the place of a subschema is its index in ``Applicators.nodes``.
+Below, an index is that of a subschema in ``Applicators.nodes``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from guardwrap.constraints.json.scalars import NumberRange, Pattern, Words
-from guardwrap.constraints.json.subschemas import Arrays, InPlace, Kind, Objects, Strings, Subschema
+from guardwrap.constraints.json.subschemas import (
+    Arrays,
+    Clause,
+    Kind,
+    NumberRange,
+    Objects,
+    Pattern,
+    Strings,
+    Subschema,
+    Words,
+)
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.documents.time_limits import check_deadline
 
@@ -24,11 +33,11 @@ class Children(NamedTuple):
     """The subschemas that apply to a child of an object or array: a property's value, an item or a key."""
 
     nodes: tuple[Subschema, ...]  # the subschemas that apply to the child
-    # for each of them, the places of the container's subschemas that are violated if it is violated
+    # for each of them, the indices of the container's subschemas that are violated if it is violated
     asked: tuple[tuple[int, ...], ...]
-    # for each of them, the places of the container's subschemas that count it for ``contains``
+    # for each of them, the indices of the container's subschemas that count it for ``contains``
     counted: tuple[tuple[int, ...], ...]
-    never: tuple[int, ...]  # the places of the container's subschemas that do not allow this child at all
+    never: tuple[int, ...]  # the indices of the container's subschemas that do not allow this child at all
 
 
 class Closed(NamedTuple):
@@ -44,17 +53,6 @@ class Closed(NamedTuple):
         return self.words.may_become(prefix, barred) or any(each.may_be_found(prefix, -1) for each in self.patterns)
 
 
-class _Logic(NamedTuple):
-    """An ``InPlace`` with places instead of subschemas. The verdict at place -1 is always UNDECIDED."""
-
-    every: tuple[int, ...]
-    some: tuple[tuple[int, ...], ...]
-    one: tuple[int, ...]
-    none: int | None
-    condition: tuple[int, int | None, int | None] | None
-    dependent: tuple[tuple[str, int], ...]
-
-
 class Applicators:
     """The subschemas that apply to one value of one kind.
 
@@ -63,16 +61,17 @@ class Applicators:
     """
 
     def __init__(self, roots: Sequence[Subschema], kind: Kind) -> None:
-        self.nodes, places, parts = _closure(roots, kind)
-        self.roots = tuple(places[root] for root in roots)
-        logic = [inner and _placed(inner, place, places) for place, inner in enumerate(parts)]
-        self._logic = logic if any(logic) else None
-        self.dependent = {key for inner in parts if inner for key, _ in inner.dependent}
+        indices, demanded = _closure(roots, kind)
+        self.nodes = tuple(indices)
+        self.roots = tuple(indices[root] for root in roots)
+        clauses = [tuple(_indexed(clause, i, indices) for clause in each) for i, each in enumerate(demanded)]
+        self._clauses = clauses if any(clauses) else None
+        self.dependent = {clause.key for each in clauses for clause in each if clause.demand == "key"}
         """Keys whose presence makes another subschema apply to the object (``dependentSchemas``)."""
         self.local = tuple(_at_start(node, kind) for node in self.nodes)
         self.total = self.totals(self.local, (), finished=kind in LITERALS)
         self.pending = tuple((i, self.nodes[i]) for i, verdict in enumerate(self.local) if verdict == UNDECIDED)
-        """The subschemas that the kind of the value alone does not decide, with their places."""
+        """The subschemas that the kind of the value alone does not decide, with their indices."""
         of_kind: dict[Kind, list[tuple[int, Any]]] = {"string": [], "number": [], "object": [], "array": []}
         for i, node in self.pending:
             by_kind = {"string": node.strings, "number": node.limits, "object": node.objects, "array": node.arrays}
@@ -98,9 +97,7 @@ class Applicators:
         self.settled_by = tuple(
             (i, rules.settled_by)
             for i, rules in self.objects
-            if self._logic is not None
-            and rules.settled_by is not None
-            and not (self.nodes[i].asked or self.nodes[i].opaque)
+            if self._clauses is not None and rules.settled_by is not None and not self.nodes[i].asked
         )
         self._named = {key for _, rules in self.objects for key in rules.properties}
         self._all_named = not any(rules.patterns for _, rules in self.objects)
@@ -108,31 +105,30 @@ class Applicators:
         self._children: dict[str | int | None, Children] = {}
 
     def totals(self, local: Verdicts, seen: Collection[str], *, finished: bool) -> Verdicts:
-        """Return the total verdicts, by place."""
-        if self._logic is None:
+        """Return the total verdicts, by index."""
+        if self._clauses is None:
             return local
-        total = [UNDECIDED] * (len(local) + 1)  # the last one is for place -1
-        for i, (verdict, logic) in enumerate(zip(local, self._logic, strict=True)):
-            if logic and verdict != VIOLATED:
+        total = [UNDECIDED] * (len(local) + 1)  # the last one is for index -1
+        for i, (verdict, clauses) in enumerate(zip(local, self._clauses, strict=True)):
+            if clauses and verdict != VIOLATED:
                 check_deadline()
-                verdict = min(verdict, _applied(logic, total, seen, finished=finished))
+                for clause in clauses:
+                    verdict = min(verdict, _combined(clause, total, seen, finished=finished))
             total[i] = verdict
         return tuple(total[:-1])
 
     def alive(self, roots: Iterable[int], total: Verdicts) -> set[int]:
-        """Return the places of the subschemas through which a root may still be satisfied."""
+        """Return the indices of the subschemas through which a root may still be satisfied."""
         alive: set[int] = set()
         todo = [*roots]
         while todo:
-            place = todo.pop()
-            if place < 0 or place in alive or total[place] == VIOLATED:
+            i = todo.pop()
+            if i is None or i < 0 or i in alive or total[i] == VIOLATED:
                 continue
-            alive.add(place)
-            logic = self._logic[place] if self._logic is not None else None
-            if logic:
-                todo += [*logic.every, *(i for group in logic.some for i in group), *logic.one]
-                todo += [i for i in (logic.condition or ())[1:] if i is not None]
-                todo += [i for _, i in logic.dependent]
+            alive.add(i)
+            for clause in self._clauses[i] if self._clauses is not None else ():
+                if clause.demand != "none":
+                    todo += clause.members[clause.demand == "if" :]  # a condition is only a test
         return alive
 
     def of_key(self, key: str) -> Children:
@@ -167,18 +163,18 @@ class Applicators:
 def _children(
     asked: Iterable[tuple[Subschema | None, int]], counted: Iterable[tuple[Subschema | None, int]] = ()
 ) -> Children:
-    places: dict[Subschema, tuple[list[int], list[int]]] = {}
+    users: dict[Subschema, tuple[list[int], list[int]]] = {}
     never: list[int] = []
     for inner, i in asked:
         if inner is not None and inner.never:
             never.append(i)
         elif inner is not None and not inner.trivial:
-            places.setdefault(inner, ([], []))[0].append(i)
+            users.setdefault(inner, ([], []))[0].append(i)
     for inner, i in counted:
         if inner is not None:
-            places.setdefault(inner, ([], []))[1].append(i)
-    asking, counting = zip(*places.values(), strict=True) if places else ((), ())
-    return Children(tuple(places), tuple(map(tuple, asking)), tuple(map(tuple, counting)), tuple(never))
+            users.setdefault(inner, ([], []))[1].append(i)
+    asking, counting = zip(*users.values(), strict=True) if users else ((), ())
+    return Children(tuple(users), tuple(map(tuple, asking)), tuple(map(tuple, counting)), tuple(never))
 
 
 def _closed(rules: Objects) -> Closed | None:
@@ -188,122 +184,90 @@ def _closed(rules: Objects) -> Closed | None:
     return Closed(words, tuple(pattern for pattern, inner in rules.patterns if not inner.never), rules)
 
 
-def _closure(
-    roots: Sequence[Subschema], kind: Kind
-) -> tuple[tuple[Subschema, ...], dict[Subschema, int], list[InPlace | None]]:
-    """Return all subschemas that apply to the value, their places, and what each applies to the value in turn.
+def _closure(roots: Sequence[Subschema], kind: Kind) -> tuple[dict[Subschema, int], list[tuple[Clause, ...]]]:
+    """Return the indices of all subschemas that apply to the value, and the clauses of each.
 
     A subschema comes after those that it applies, except where these form a cycle.
     """
-    places: dict[Subschema, int] = {}
-    parts: list[InPlace | None] = []
+    indices: dict[Subschema, int] = {}
+    demanded: list[tuple[Clause, ...]] = []
     entered: set[Subschema] = set()
-    todo: list[tuple[Subschema, InPlace | None, Iterator[Subschema]]] = []
+    todo: list[tuple[Subschema, tuple[Clause, ...], Iterator[Subschema]]] = []
 
     def enter(node: Subschema) -> None:
         check_deadline()
         entered.add(node)
-        inner = _in_place(node.loaded(), kind)
-        todo.append((node, inner, iter(_members(inner))))
+        clauses = _clauses(node.loaded(), kind)
+        todo.append((node, clauses, (each for clause in clauses for each in clause.members if each is not None)))
 
     for root in roots:
         if root not in entered:
             enter(root)
         while todo:
-            node, inner, members = todo[-1]
+            node, clauses, members = todo[-1]
             following = next((each for each in members if each not in entered), None)
             if following is not None:
                 enter(following)
                 continue
             todo.pop()
-            places[node] = len(places)
-            parts.append(inner)
-    return tuple(places), places, parts
+            indices[node] = len(indices)
+            demanded.append(clauses)
+    return indices, demanded
 
 
-def _in_place(node: Subschema, kind: Kind) -> InPlace | None:
+def _indexed(clause: Clause, parent: int, indices: dict[Subschema, int]) -> Clause:
+    """Return a clause with the indices of its members; of those that come later, which means a cycle, -1."""
+    members = (None if each is None else indices[each] for each in clause.members)
+    return clause._replace(members=tuple(None if i is None else i if i < parent else -1 for i in members))
+
+
+def _clauses(node: Subschema, kind: Kind) -> tuple[Clause, ...]:
+    """Return what a subschema demands of others for a value of a kind."""
     if node.kinds is not None and kind not in node.kinds:
-        return None  # the node is violated by its type alone
-    inner = node.in_place or InPlace()
+        return ()  # the node is violated by its type alone
+    clauses = node.clauses
     if kind in ("object", "array"):
-        like = tuple(tuple(each for each in group if each.schema["type"] == kind) for group in node.containers)
-        inner = inner._replace(some=inner.some + like)
-    if kind != "object":
-        inner = inner._replace(dependent=())
-    return inner if any(inner) else None
+        # Of ``const`` and ``enum``, the value must equal one of those of its kind.
+        groups = (tuple(each for each in group if each.schema["type"] == kind) for group in node.containers)
+        clauses += tuple(Clause("any", group) for group in groups)
+    return clauses if kind == "object" else tuple(clause for clause in clauses if clause.demand != "key")
 
 
-def _members(inner: InPlace | None) -> Iterator[Subschema]:
-    if inner is None:
-        return
-    yield from inner.every
-    for group in inner.some:
-        yield from group
-    yield from inner.one
-    if inner.none is not None:
-        yield inner.none
-    yield from (each for each in inner.condition or () if each is not None)
-    yield from (each for _, each in inner.dependent)
-
-
-def _placed(inner: InPlace, parent: int, places: dict[Subschema, int]) -> _Logic:
-    def place(node: Subschema) -> int:
-        return places[node] if places[node] < parent else -1  # a later place means a cycle
-
-    condition = None
-    if inner.condition:
-        met, then, otherwise = inner.condition
-        if_met, if_not = (None if each is None else place(each) for each in (then, otherwise))
-        condition = (place(met), if_met, if_not)
-    return _Logic(
-        every=tuple(map(place, inner.every)),
-        some=tuple(tuple(map(place, group)) for group in inner.some),
-        one=tuple(map(place, inner.one)),
-        none=None if inner.none is None else place(inner.none),
-        condition=condition,
-        dependent=tuple((key, place(each)) for key, each in inner.dependent),
-    )
-
-
-def _applied(logic: _Logic, total: Sequence[int], seen: Collection[str], *, finished: bool) -> int:
-    """Return the combined verdict of the subschemas that a subschema applies to the same value."""
-    verdict = min((total[i] for i in logic.every), default=SATISFIED)
-    for group in logic.some:
-        verdict = min(verdict, max((total[i] for i in group), default=VIOLATED))
-    if logic.one:
-        branches = [total[i] for i in logic.one]
-        satisfied, undecided = branches.count(SATISFIED), branches.count(UNDECIDED)
-        if satisfied > 1 or (satisfied == 0 and undecided == 0):
-            verdict = VIOLATED
-        elif undecided:
-            verdict = min(verdict, UNDECIDED)
-    if logic.none is not None:
-        verdict = min(verdict, -total[logic.none])
-    if logic.condition:
-        met, then, otherwise = logic.condition
-        if_met = SATISFIED if then is None else total[then]
-        if_not = SATISFIED if otherwise is None else total[otherwise]
-        verdict = min(verdict, if_met if if_met == if_not else min(max(-total[met], if_met), max(total[met], if_not)))
-    for key, i in logic.dependent:
-        if key in seen:
-            verdict = min(verdict, total[i])
-        elif not finished:
-            verdict = min(verdict, max(UNDECIDED, total[i]))
-    return verdict
+def _combined(clause: Clause, total: Sequence[int], seen: Collection[str], *, finished: bool) -> int:
+    """Return the verdict of a clause, whose members are indices, by their total verdicts."""
+    verdicts = [SATISFIED if i is None else total[i] for i in clause.members]
+    match clause.demand:
+        case "all":
+            return min(verdicts)
+        case "any":
+            return max(verdicts, default=VIOLATED)
+        case "one":
+            satisfied, undecided = verdicts.count(SATISFIED), verdicts.count(UNDECIDED)
+            if satisfied > 1 or not (satisfied or undecided):
+                return VIOLATED
+            return UNDECIDED if undecided else SATISFIED
+        case "none":
+            return -verdicts[0]
+        case "if":
+            met, if_met, if_not = verdicts
+            return if_met if if_met == if_not else min(max(-met, if_met), max(met, if_not))
+    if clause.key in seen:
+        return verdicts[0]
+    return SATISFIED if finished else max(UNDECIDED, verdicts[0])
 
 
 def _at_start(node: Subschema, kind: Kind) -> int:
     """Return the local verdict when only the kind of the value is known."""
     if node.kinds is not None and kind not in node.kinds:
         return VIOLATED
-    undecided: Any = node.asked or node.opaque
+    undecided: Any = node.asked
     if kind in LITERALS:
         if not all(kind in each for each in node.literals):
             return VIOLATED
         answers = [node.asks(keyword, LITERALS[kind]) for keyword in node.asked]
         if False in answers:
             return VIOLATED
-        undecided = node.opaque or None in answers
+        undecided = None in answers
     elif kind == "string" and node.strings:
         undecided = True
         if not all(words.may_become("") for words in node.strings.words):

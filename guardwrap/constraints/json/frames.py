@@ -1,7 +1,7 @@
 """The stack of open objects and arrays in a JSON text, and how verdicts propagate from inner to outer ones.
 
-Frames are immutable: each step returns a new frame, which shares unchanged parts with the old one. A place is the index
-of a subschema in ``Applicators.nodes``.
+Frames are immutable: each step returns a new frame, which shares unchanged parts with the old one. Indices are those of
+subschemas in ``Applicators.nodes``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Frame:
         self.keeps = keeps
         self.local = plan.local
         self.total = plan.total
-        self.unsure = 0  # bits by place: set if a child was completed while a verdict on it is UNDECIDED
+        self.unsure = 0  # a bit for each index: set if a child was completed while the verdict on it was UNDECIDED
         self.count = 0  # items or properties that have begun
         self.seen = _NO_KEYS
         self.key = ""  # the key of the current child
@@ -66,6 +66,10 @@ class Frame:
         self.hits = ((0, 0),) * len(plan.counting)  # items that certainly, and that perhaps, satisfy ``contains``
         self.items: Any = None  # the children so far, as a linked list: (earlier ones, last item or (key, last value))
         self.unique: HashTrieSet[_CanonicalItem] = _NO_ITEMS
+
+    def is_unsure(self, i: int) -> bool:
+        """Whether the subschema at an index applies to a child that it could not judge."""
+        return bool(self.unsure >> i & 1)
 
     def but(self, **changes: Any) -> Frame:
         """Return a copy with some attributes changed."""
@@ -77,9 +81,7 @@ class Frame:
 def raised(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame | None:
     """Return the frame around a value, updated with the subschemas that the value newly violates."""
     failed = [
-        root
-        for root, place in enumerate(plan.roots)
-        if total[place] == VIOLATED and (before is None or before[place] != VIOLATED)
+        root for root, i in enumerate(plan.roots) if total[i] == VIOLATED and (before is None or before[i] != VIOLATED)
     ]
     if not failed:
         return frame
@@ -101,9 +103,7 @@ def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Fr
         again = False
         plan, total = frame.plan, frame.plan.totals(local, frame.seen, finished=False)
         path.append((frame, local, total))
-        failed = [
-            root for root, place in enumerate(plan.roots) if total[place] == VIOLATED and frame.total[place] != VIOLATED
-        ]
+        failed = [root for root, i in enumerate(plan.roots) if total[i] == VIOLATED and frame.total[i] != VIOLATED]
         if not failed:
             frame = frame.above  # type: ignore[assignment]  # unchanged
             break
@@ -116,9 +116,9 @@ def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Fr
     return frame
 
 
-def _never(frame: Frame, places: Iterable[int]) -> Frame:
-    """Return a frame in which the subschemas at these places are violated."""
-    changes = dict.fromkeys(places, VIOLATED)
+def _violated(frame: Frame, indices: Iterable[int]) -> Frame:
+    """Return a frame in which the subschemas at these indices are violated."""
+    changes = dict.fromkeys(indices, VIOLATED)
     return decided(frame, changes) if changes else frame
 
 
@@ -126,16 +126,16 @@ def promised(frame: Frame) -> Frame:
     """Return a frame after an opening bracket or comma, when one more property or item must follow."""
     count = frame.count + 1
     plan = frame.plan
-    places = [i for i, most in plan.most if count > most]
+    failed = [i for i, most in plan.most if count > most]
     child = plan.names if frame.is_object else plan.of_item(frame.count)
-    places += child.never
-    places += [i for i, keys in plan.closed if not keys.may_become("", frame.seen)]
-    return _never(frame.but(count=count, child=child), places)
+    failed += child.never
+    failed += [i for i, keys in plan.closed if not keys.may_become("", frame.seen)]
+    return _violated(frame.but(count=count, child=child), failed)
 
 
 def naming(frame: Frame, prefix: str) -> Frame:
     """Return a frame in which the current key begins with a prefix."""
-    return _never(frame, [i for i, keys in frame.plan.closed if not keys.may_become(prefix, frame.seen)])
+    return _violated(frame, [i for i, keys in frame.plan.closed if not keys.may_become(prefix, frame.seen)])
 
 
 def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, key: str) -> Frame:
@@ -146,13 +146,13 @@ def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, ke
     child = frame.plan.of_key(key)
     seen = frame.seen.insert(key)
     # The properties so far and the required ones that are still missing must not exceed maxProperties.
-    places = [
+    failed = [
         i
         for i, rules in frame.plan.objects
         if rules.most < float("inf") and frame.count + sum(needed not in seen for needed in rules.required) > rules.most
     ]
-    places += [i for i, rules in frame.plan.objects if rules.order is not None and key in rules.barred(frame.seen)]
-    changes = dict.fromkeys((*child.never, *places), VIOLATED)
+    failed += [i for i, rules in frame.plan.objects if rules.order is not None and key in rules.barred(frame.seen)]
+    changes = dict.fromkeys((*child.never, *failed), VIOLATED)
     again = key in frame.plan.dependent
     frame = frame.but(seen=seen, key=key, child=child)
     return decided(frame, changes, again=again) if changes or again else frame
@@ -164,15 +164,15 @@ def ended(frame: Frame | None, plan: Applicators, before: Verdicts | None, total
         return raised(frame, plan, before, total)
     frame = _kept(_with_child(frame, plan, before, total), value)
     hits, changes = list(frame.hits), {}
-    for root, place in enumerate(plan.roots):
+    for root, child in enumerate(plan.roots):
         for i in frame.child.counted[root]:
             n = next(n for n, (counting, _) in enumerate(frame.plan.counting) if counting == i)
             surely, perhaps = hits[n]
-            hits[n] = (surely + (total[place] == SATISFIED), perhaps + (total[place] != VIOLATED))
+            hits[n] = (surely + (total[child] == SATISFIED), perhaps + (total[child] != VIOLATED))
             if hits[n][0] > frame.plan.counting[n][1].most_contained:
                 changes[i] = VIOLATED
     for i, keys in frame.plan.settled_by:
-        if frame.local[i] == UNDECIDED and not frame.unsure >> i & 1 and all(key in frame.seen for key in keys):
+        if frame.local[i] == UNDECIDED and not frame.is_unsure(i) and all(key in frame.seen for key in keys):
             changes[i] = SATISFIED
     if hits:
         frame = frame.but(hits=tuple(hits))
@@ -182,8 +182,8 @@ def ended(frame: Frame | None, plan: Applicators, before: Verdicts | None, total
 def _with_child(frame: Frame, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame:
     """Return a frame with the verdicts on a complete value or key."""
     unsure = frame.unsure
-    for root, place in enumerate(plan.roots):
-        if total[place] == UNDECIDED:
+    for root, child in enumerate(plan.roots):
+        if total[child] == UNDECIDED:
             for i in frame.child.asked[root]:
                 unsure |= 1 << i
     if unsure != frame.unsure:
@@ -200,7 +200,7 @@ def _kept(frame: Frame, value: Any) -> Frame:
         return frame
     item = _CanonicalItem(canonical(value))
     if item in frame.unique:
-        return _never(frame, [i for i, rules in frame.plan.arrays if rules.unique])
+        return _violated(frame, [i for i, rules in frame.plan.arrays if rules.unique])
     return frame.but(unique=frame.unique.insert(item))
 
 
@@ -225,7 +225,7 @@ def missing_keys(frame: Frame) -> list[str]:
         roots = inner.plan.roots
         if inner.above is not None:
             asked = zip(roots, inner.above.child.asked, strict=True)
-            roots = tuple(place for place, places in asked if not alive.isdisjoint(places))
+            roots = tuple(root for root, users in asked if not alive.isdisjoint(users))
         alive = inner.plan.alive(roots, inner.total)
     required = (key for i, rules in frame.plan.objects if i in alive for key in rules.required)
     return [key for key in required if key not in frame.seen]
@@ -242,7 +242,7 @@ def _value(frame: Frame) -> Any:
 
 
 def _at_end(frame: Frame, i: int, node: Subschema, value: Any) -> int:
-    """Return the local verdict of the subschema at place ``i`` on a complete object or array."""
+    """Return the local verdict of the subschema at index ``i`` on a complete object or array."""
     check_deadline()
     if frame.is_object:
         if node.objects is not None and not _complete(frame, node.objects):
@@ -259,7 +259,7 @@ def _at_end(frame: Frame, i: int, node: Subschema, value: Any) -> int:
     answers = [node.asks(keyword, value) for keyword in node.asked]
     if False in answers:
         return VIOLATED
-    return UNDECIDED if None in answers or node.opaque or frame.unsure >> i & 1 else SATISFIED
+    return UNDECIDED if None in answers or frame.is_unsure(i) else SATISFIED
 
 
 def _complete(frame: Frame, rules: Objects) -> bool:

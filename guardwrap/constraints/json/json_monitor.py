@@ -114,11 +114,11 @@ class JSONMonitor(Monitor):
 
         The length of a string is part of it only if the schema has rules for the string.
         """
-        place = (self._want, self.verdict, self._frame, self._after_gap)
+        outside = (self._want, self.verdict, self._frame, self._after_gap)
         if self._want not in _STEPS:
-            return place
+            return outside
         length = self._length if self._plan.strings else 0
-        return (*place, self._plan, self._local, self._total, self._text, self._wants_text, self._rest, length)
+        return (*outside, self._plan, self._local, self._total, self._text, self._wants_text, self._rest, length)
 
     @property
     def violated_at(self) -> str | None:
@@ -350,9 +350,9 @@ class JSONMonitor(Monitor):
             self._want = _Want.COMMA
         return i + len(piece)
 
-    def _violate(self, places: Iterable[int]) -> None:
-        """Note that the current string or number violates the subschemas at these places."""
-        failed = {i for i in places if self._local[i] == UNDECIDED}
+    def _violate(self, indices: Iterable[int]) -> None:
+        """Note that the current string or number violates the subschemas at these indices."""
+        failed = {i for i in indices if self._local[i] == UNDECIDED}
         if failed:
             self._local = tuple(VIOLATED if i in failed else old for i, old in enumerate(self._local))
             before, self._total = self._total, self._plan.totals(self._local, (), finished=False)
@@ -371,8 +371,7 @@ class JSONMonitor(Monitor):
             if local[i] == UNDECIDED:
                 check_deadline()
                 answers = [holds(node), *(node.asks(keyword, value) for keyword in node.asked)]
-                undecided = None in answers or node.opaque
-                local[i] = VIOLATED if False in answers else UNDECIDED if undecided else SATISFIED
+                local[i] = VIOLATED if False in answers else UNDECIDED if None in answers else SATISFIED
         return self._plan.totals(tuple(local), (), finished=True)
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from guardwrap.constraints.base import source_file
+from guardwrap.constraints.base import All, Constraint, source_file
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.field_checks import about, require, require_choice, shown
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
-from guardwrap.constraints.json.python_types import is_type, schema_of, type_adapter_of
-from guardwrap.constraints.json.schema_files import read_schema_file
-from guardwrap.constraints.json.schema_validation import misfit_of, read_schema
+from guardwrap.constraints.json.schema_sources import is_type, read_schema_file, schema_of, type_adapter_of
+from guardwrap.constraints.json.schema_validation import Misfit, misfit_of, read_schema
 from guardwrap.constraints.json.subschemas import Schema
-from guardwrap.constraints.json_paths import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
+from guardwrap.constraints.json_paths import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names
 from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text_constraint import Fault, TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -46,16 +45,7 @@ def _no_type(value: Any) -> None:
         raise ValueError("a file cannot name a Python type; give its schema, and leave type out")
 
 
-class _Fault(NamedTuple):
-    """What is wrong with a text: a message, which may quote it, and a place and a reason, which do not."""
-
-    message: Fault
-    place: str
-    reason: str
-    stopped: str | None = None  # where an early abort stops such a text; None if it may still become valid
-
-
-_SOME_FAULT = _Fault(Fault("is invalid"), "$", "is invalid")
+_SOME_FAULT = Misfit(Fault("is invalid"), "$", "is invalid")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -273,15 +263,7 @@ class JSONSchema(TextConstraint):
         return self.value_of(Draw("", (), text))
 
     def value_of(self, draw: Draw) -> Any:
-        """Return the value of an attempt that satisfies the constraint; None if it may lack the part, and does.
-
-        Raises
-        ------
-        UsageError
-            If the attempt does not satisfy the constraint, or ``on`` selects several strings.
-        CheckFailed
-            If the text cannot be judged.
-        """
+        """Return the value of an attempt that satisfies the constraint; None if it may lack the part, and does."""
         if not self.parses:
             raise UsageError(f"{self.title} judges on={self.on!r}; only on='completion' or one part can be parsed")
         if not run_check(self, [draw])[0]:
@@ -320,7 +302,7 @@ class JSONSchema(TextConstraint):
         fault = self._first_fault(draw)
         return None if fault is None else fault.stopped or fault.place
 
-    def _first_fault(self, draw: Draw) -> _Fault | None:
+    def _first_fault(self, draw: Draw) -> Misfit | None:
         """Return the first fault of an attempt, without quoting it; None if that takes too long."""
         try:
             with charged(draw):
@@ -335,30 +317,30 @@ class JSONSchema(TextConstraint):
             pass
         return None
 
-    def _fault(self, text: str, *, describe: bool = False, in_python: bool = True) -> _Fault | None:
+    def _fault(self, text: str, *, describe: bool = False, in_python: bool = True) -> Misfit | None:
         """Return the first fault of a text."""
         if self.where == "fenced":
             blocks = fenced(text)
             if len(blocks) != 1:
                 count = counted(len(blocks), "fenced block")
-                return _Fault(Fault(f"has {count}"), count, "instead of one")
+                return Misfit(Fault(f"has {count}"), count, "instead of one")
             text = blocks[0]
         check_deadline()
         try:
             value = lexical.load_exact(text)
         except (ValueError, OverflowError, RecursionError) as error:  # not JSON, too many digits, nested too deeply
-            return _Fault(Fault(f"is not JSON: {first_line(error).partition(' (char')[0]}"), NOT_JSON, "")
+            return Misfit(Fault(f"is not JSON: {first_line(error).partition(' (char')[0]}"), NOT_JSON, "")
         if describe:
-            if (misfit := misfit_of(self.validator, value)) is not None:
-                return _Fault(Fault(misfit.message, misfit.at), shown_place(misfit.path, self.declared), misfit.reason)
+            if (misfit := misfit_of(self.validator, value, self.declared)) is not None:
+                return misfit
         elif not self.validator.is_valid(value):
             return _SOME_FAULT
         if self.whitespace == "compact" and not lexical.is_compact(text):
             message = "has white space that whitespace='compact' does not allow"
-            return _Fault(Fault(message), WHITE_SPACE, "")
+            return Misfit(Fault(message), WHITE_SPACE, "")
         if self.adapter is None:
             return None
-        by_type = _Fault(Fault(), PYTHON_TYPE, "")
+        by_type = Misfit(Fault(), PYTHON_TYPE, "")
         try:
             if in_python:
                 with uncounted():
@@ -380,9 +362,8 @@ class JSONSchema(TextConstraint):
 
     @cached_property
     def _reading(self) -> JSONMonitor:
-        dynamic = self.validator._resolver.references.ambiguous
         return JSONMonitor(
-            ApplicatorCache(Schema(self.validator, dynamic=dynamic)),
+            ApplicatorCache(Schema(self.validator)),
             compact=self.whitespace == "compact",
             declared=self.declared,
         )
@@ -412,3 +393,19 @@ def fenced(text: str) -> list[str]:
         elif first is None and bare in ("```", "```json"):
             first = number + 1
     return blocks
+
+
+def parser_of(constraint: Constraint) -> Callable[[Draw], Any] | None:
+    """Return ``value_of`` of the only JSONSchema that attempts must satisfy; None if there is none, or several.
+
+    A JSONSchema under ``|`` or ``~`` does not count, because an attempt may violate it.
+    """
+    parts = (part for part in _conjuncts(constraint) if isinstance(part, JSONSchema) and part.parses)
+    schemas = list(dict.fromkeys(parts))
+    return schemas[0].value_of if len(schemas) == 1 else None
+
+
+def _conjuncts(constraint: Constraint) -> Iterator[Constraint]:
+    for part in constraint.of if isinstance(constraint, All) else ():
+        yield from _conjuncts(part)
+    yield constraint

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import jsonschema
-from referencing.jsonschema import DRAFT202012
 
 from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
@@ -247,8 +246,7 @@ def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, An
 
 def _within(validator: Any, schema: Any) -> tuple[Any, Any]:
     """Return the validator for a subschema, and the subschema."""
-    resolver = validator._resolver.in_subresource(DRAFT202012.create_resource(schema))
-    return validator.evolve(schema=schema, _resolver=resolver), schema
+    return validator.evolve(schema=schema, _resolver=validator._resolver.within(schema)), schema
 
 
 # ------------------------------------------------------------------------------------------------------ the validator
@@ -268,9 +266,7 @@ def _evolve(self: Any, **changes: Any) -> Any:
     schema = changes.setdefault("schema", self.schema)
     changes.setdefault("format_checker", self.format_checker)
     if "_resolver" not in changes:  # not all keywords of the library pass it on, and a subschema may have an $id
-        inner = schema is not self.schema
-        resource = DRAFT202012.create_resource(schema)
-        changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver
+        changes["_resolver"] = self._resolver if schema is self.schema else self._resolver.within(schema)
     return VALIDATOR(**changes)
 
 

@@ -54,8 +54,8 @@ class Scope:
 
     references: References  # the references of the whole document
     _base_uri: str  # the URI of the current resource
-    # the URIs of all resources that were entered so far, the outermost first: the dynamic scope
-    entered: tuple[str, ...]
+    # the dynamic scope: of each dynamic anchor the name, and the URI of the first resource so far that has it
+    anchors: tuple[tuple[str, str], ...]
     # Whether objects must have their keys in the order of ``properties``. False in subschemas that are only tests, such
     # as ``not``.
     ordered: bool = False
@@ -68,15 +68,19 @@ class Scope:
         """Enter a schema."""
         if place.base == self._base_uri:
             return Resolved(place.contents, self)
-        entered = self.entered if place.base in self.entered else (*self.entered, place.base)
-        return Resolved(place.contents, replace(self, _base_uri=place.base, entered=entered))
+        names = {name for name, _ in self.anchors}
+        new = [(name, place.base) for name in self.references.dynamic.get(place.base, ()) if name not in names]
+        return Resolved(place.contents, replace(self, _base_uri=place.base, anchors=(*self.anchors, *new)))
+
+    def within(self, schema: Any) -> Scope:
+        """Enter a subschema of the current schema."""
+        if isinstance(schema, bool) or "$id" not in schema:
+            return self
+        return self.into(SchemaPlace(schema, schema["$id"])).resolver  # modernize has made the $id absolute
 
     def in_subresource(self, resource: Any) -> Scope:
-        """Enter a subschema of the current schema."""
-        contents = resource.contents
-        if isinstance(contents, bool) or "$id" not in contents:
-            return self
-        return self.into(SchemaPlace(contents, contents["$id"])).resolver  # modernize has made the $id absolute
+        """Enter a subschema, for ``descend`` of ``jsonschema``."""
+        return self.within(resource.contents)
 
     def lookup(self, reference: str) -> Resolved:
         """Follow a ``$ref``."""
@@ -86,9 +90,9 @@ class Scope:
         """Follow a ``$dynamicRef``: if its target is a dynamic anchor, to the outermost anchor of the same name."""
         place = self.references.found[self._base_uri, reference]
         dynamic, name = self.references.dynamic, unquote(urldefrag(reference).fragment)
-        if (place.base, name) in dynamic:
-            outermost = next((uri for uri in self.entered if (uri, name) in dynamic), place.base)
-            place = SchemaPlace(dynamic[outermost, name], outermost)
+        if name in dynamic.get(place.base, ()):
+            outermost = dict(self.anchors).get(name, place.base)
+            place = SchemaPlace(dynamic[outermost][name], outermost)
         return self.into(place)
 
 
@@ -101,18 +105,13 @@ class References:
     resources: dict[str, Any] = field(default_factory=dict)  # the resources, by URI
     # the anchors, including each ``$dynamicAnchor``, by the URI of their resource and their name
     anchors: dict[tuple[str, str], Any] = field(default_factory=dict)
-    # The dynamic anchors, by the same keys. A ``$recursiveAnchor`` is a dynamic anchor with an empty name.
-    dynamic: dict[tuple[str, str], Any] = field(default_factory=dict)
+    # The dynamic anchors, by URI and by name. A ``$recursiveAnchor`` is a dynamic anchor with an empty name.
+    dynamic: dict[str, dict[str, Any]] = field(default_factory=dict)
     # the targets of references, by the URI of the resource that contains the reference and the reference itself
     found: dict[tuple[str, str], SchemaPlace] = field(default_factory=dict)
     # URIs and anchors that several schemas of older drafts share. This is an error only if a reference uses them.
     twice: set[Any] = field(default_factory=set)
     unread: list[Known] = field(default_factory=list)  # added schemas whose references are not resolved yet
-
-    @property
-    def ambiguous(self) -> bool:
-        """Whether the target of some ``$dynamicRef`` depends on the path by which the validator reaches it."""
-        return len({name for _, name in self.dynamic}) < len(self.dynamic)
 
     def add_document(self, schema: Any) -> Scope:
         """Add a whole schema, and return the scope at its root."""
@@ -122,7 +121,7 @@ class References:
         if uri is None:
             self.resources[base] = schema
         self.add(SchemaPlace(schema, HERE if uri is None else ""))
-        return Scope(self, base, (base,))
+        return Scope(self, base, tuple((name, base) for name in self.dynamic.get(base, ())))
 
     def add(self, top: SchemaPlace, *, names: bool = True) -> None:
         """Add a schema and its subschemas.
@@ -161,11 +160,11 @@ class References:
 
     def _add_dynamic(self, schema: dict[str, Any], base: str, draft: Draft) -> None:
         if "$dynamicAnchor" in schema and "$dynamicAnchor" in draft.keywords:
-            self.dynamic[base, schema["$dynamicAnchor"]] = schema
+            self.dynamic.setdefault(base, {})[schema["$dynamicAnchor"]] = schema
         if draft is DRAFT_2019 and schema.get("$recursiveAnchor"):
             if self.resources.get(base) is not schema:
                 raise ConstraintError("a subschema with $recursiveAnchor has no $id; give it one")
-            self.dynamic[base, ""] = schema
+            self.dynamic.setdefault(base, {})[""] = schema
 
     def _put(self, table: dict[Any, Any], key: Any, schema: Any, name: str, draft: Draft) -> None:
         if table.setdefault(key, schema) is not schema:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from urllib.parse import urldefrag
 
 from jsonschema import ValidationError
-from referencing.jsonschema import DRAFT202012
 
 from guardwrap.constraints.json.drafts import DISCRIMINATOR, DRAFTS, UNDECLARED, Draft, draft_of, modernize, subschemas
 from guardwrap.constraints.json.ecma_patterns import compile_expression
 from guardwrap.constraints.json.formats import FORMATS
 from guardwrap.constraints.json.keywords import VALIDATOR, UnionError
 from guardwrap.constraints.json.references import References, meta_schemas
+from guardwrap.constraints.json_paths import shown_place
+from guardwrap.constraints.kinds.text_constraint import Fault
 from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import one_line, short
@@ -72,7 +73,8 @@ def _require_one_meaning(schema: Any, base: str, draft: Draft, references: Refer
     """Reject a ``$dynamicRef`` to a schema with ``$recursiveAnchor`` (draft 2019-09): no draft defines its meaning."""
     if "$dynamicRef" in schema and "$dynamicRef" in draft.keywords:
         reference = schema["$dynamicRef"]
-        if not urldefrag(reference).fragment and (references.found[base, reference].base, "") in references.dynamic:
+        target = references.found[base, reference].base
+        if not urldefrag(reference).fragment and "" in references.dynamic.get(target, ()):
             raise ConstraintError(f"$dynamicRef {reference[:80]!r} leads to a schema with $recursiveAnchor; use $ref")
 
 
@@ -166,18 +168,16 @@ _SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
 
 
 class Misfit(NamedTuple):
-    """Something that is invalid in a value."""
+    """What is wrong with a text: a message, which may quote it, and a place and a reason, which do not."""
 
-    # The keys and indices that lead to it. The last one is the key of a missing property, or ``"*"`` for one that is
-    # not allowed.
-    path: tuple[str | int, ...]
-    at: str | None  # the path of the value that is wrong, in words; None if it is the whole value
-    message: str  # what is wrong. It may quote the value.
-    reason: str  # what is wrong, without the value
+    message: Fault
+    place: str
+    reason: str
+    stopped: str | None = None  # where an early abort stops such a text; None if it may still become valid
 
 
-def misfit_of(validator: Any, value: Any) -> Misfit | None:
-    """Return what is invalid in a value; None if the value is valid.
+def misfit_of(validator: Any, value: Any, declared: frozenset[str]) -> Misfit | None:
+    """Return what is invalid in a value; None if the value is valid. Its place names only the declared keys.
 
     It is the first fault of the outermost value that has one. Where no branch of a union is valid, it is a fault of the
     branch that the value was meant for, if that is known.
@@ -204,12 +204,13 @@ def misfit_of(validator: Any, value: Any) -> Misfit | None:
     message = str(error.message).replace(repr(error.instance), quoted_value)
     if error.validator == "enum":
         message = f"{quoted_value} {_reason(error)}"
-    at = one_line(ValidationError("", path=path).json_path) if path else None
+    fault = Fault(one_line(message), one_line(ValidationError("", path=path).json_path) if path else None)
+    # The place ends with the key of a missing property, or with ``"*"`` for one that is not allowed.
     if error.validator == "required":
         path = (*path, *[key for key in error.validator_value if key not in error.instance][:1])
     elif error.validator in ("additionalProperties", "unevaluatedProperties"):
         path = (*path, "*")
-    return Misfit(path, at, one_line(message), one_line(_reason(error)))
+    return Misfit(fault, shown_place(path, declared), one_line(_reason(error)))
 
 
 def _outermost(errors: Iterator[Any]) -> Any:
@@ -274,7 +275,7 @@ def _same_value(judge: Any, schema: Any) -> Iterator[dict[str, Any]]:
         yield inner
         todo += [(scope, each) for each in inner.get("allOf", ())]
         if "$ref" in inner:
-            target = scope.in_subresource(DRAFT202012.create_resource(inner)).lookup(inner["$ref"])
+            target = scope.within(inner).lookup(inner["$ref"])
             todo.append((target.resolver, target.contents))
 
 

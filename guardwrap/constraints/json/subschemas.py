@@ -7,24 +7,177 @@ validator once a value is complete.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from referencing.jsonschema import DRAFT202012
-
 from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
-from guardwrap.constraints.json.scalars import NumberRange, Pattern, Words, limits_of
+from guardwrap.constraints.json.references import Scope
 from guardwrap.constraints.regex_analysis import extent
-from guardwrap.documents.lexical import Exact
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.documents.lexical import Exact, is_whole
+from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, within
+
+
+class Words:
+    """A set of allowed strings, with fast lookup by prefix."""
+
+    __slots__ = ("_sorted", "longest")
+
+    def __init__(self, words: Collection[str]) -> None:
+        self._sorted = sorted(set(words))
+        self.longest = max(map(len, words), default=-1)
+
+    def __contains__(self, text: str) -> bool:
+        i = bisect_left(self._sorted, text)
+        return i < len(self._sorted) and self._sorted[i] == text
+
+    def may_become(self, prefix: str, but: Collection[str] = ()) -> bool:
+        """Whether one of the strings begins with the prefix and is not in ``but``."""
+        for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            check_deadline()
+            if not self._sorted[i].startswith(prefix):
+                return False
+            if self._sorted[i] not in but:
+                return True
+        return False
+
+    def following(self, prefix: str) -> set[str]:
+        """Return the characters that follow the prefix in the strings that begin with it."""
+        characters: set[str] = set()
+        for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            check_deadline()
+            if not self._sorted[i].startswith(prefix):
+                break
+            characters.update(self._sorted[i][len(prefix) : len(prefix) + 1])
+        return characters
+
+
+_EACH = 256  # up to this length an expression is tried after every character
+
+
+class Pattern(NamedTuple):
+    """A regular expression that must match somewhere in a string."""
+
+    compiled: Any  # the compiled expression
+    dies: bool  # whether a failed partial search proves that no longer string has a match
+
+    def found_in(self, text: str) -> bool:
+        """Whether a complete string has a match."""
+        return within(self.compiled.search, text) is not None
+
+    def may_be_found(self, prefix: str, before: int) -> bool:
+        """Whether a string that begins with the prefix may have a match.
+
+        In long strings the expression is tried only at some lengths, so that all tries together take linear time. These
+        lengths do not depend on how the string is cut into pieces.
+        """
+        if not self.dies:
+            return True
+        end = _checkpoint(len(prefix))
+        return end == _checkpoint(before) or within(self.compiled.search, prefix[:end], partial=True) is not None
+
+
+def _checkpoint(length: int) -> int:
+    """Return the greatest length, up to this one, at which an expression is tried: beyond ``_EACH``, every 25 %."""
+    if length <= _EACH:
+        return length
+    steps = int(math.log(length / _EACH, 1.25))
+    while _EACH * 1.25 ** (steps + 1) <= length:
+        steps += 1
+    while _EACH * 1.25**steps > length:
+        steps -= 1
+    return int(_EACH * 1.25**steps)
+
+
+_LEAST, _MOST = Exact("-Infinity"), Exact("Infinity")
+
+
+class NumberRange(NamedTuple):
+    """The rules for numbers in one subschema."""
+
+    # ``"number"``; ``"integer"`` for whole numbers, including 1.0; ``WHOLE`` for whole numbers written without a
+    # fraction
+    integer: str
+    least: int | Exact  # inclusive limits
+    above: int | Exact | None  # exclusive limits, or None
+    most: int | Exact
+    below: int | Exact | None
+    choices: tuple[frozenset[int | Exact], ...]  # sets of numbers; the number must be in each of them
+    multiple: bool  # whether there is a ``multipleOf``, which the validator checks
+
+    def hold(self, value: int | Exact) -> bool:
+        """Whether a complete number satisfies the rules, except ``multipleOf``."""
+        return (
+            (self.integer == "number" or isinstance(value, int) or (self.integer == "integer" and is_whole(value)))
+            and self.least <= value <= self.most
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and all(value in chosen for chosen in self.choices)
+        )
+
+    def may_hold(self, digits: str) -> bool:
+        """Whether a number that begins with these characters may satisfy the rules.
+
+        An exponent can still make the number small or large, so only its sign and its first digits are certain. -0 and
+        -0e9 equal 0.
+        """
+        if self.integer == WHOLE and not digits.lstrip("-").isdigit() and digits != "-":
+            return False
+        if digits[0] == "-":
+            possible = self.least <= 0 and (self.above is None or self.above < 0)
+        else:
+            possible = self.most >= 0 and (self.below is None or self.below > 0)
+        return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
+
+
+def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
+    """Return the rules for numbers in a subschema; None if there are none."""
+    names = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    if integer == "number" and not choices and not names & schema.keys():
+        return None
+    return NumberRange(
+        integer=integer,
+        least=schema.get("minimum", _LEAST),
+        above=schema.get("exclusiveMinimum"),
+        most=schema.get("maximum", _MOST),
+        below=schema.get("exclusiveMaximum"),
+        choices=tuple(frozenset(chosen) for chosen in choices),
+        multiple="multipleOf" in schema,
+    )
+
+
+_FEW = 64  # the most choices that are compared digit by digit
+
+
+def _one_begins(choices: frozenset[int | Exact], digits: str) -> bool:
+    return len(choices) > _FEW or any(_begins(choice, digits) for choice in choices)
+
+
+def _begins(choice: int | Exact, digits: str) -> bool:
+    """Whether a number that begins with these characters can equal a choice.
+
+    Leading and trailing zeros and an exponent only move the decimal point, so the significant digits are compared.
+    """
+    check_deadline()
+    typed = digits.replace("E", "e").partition("e")[0].lstrip("-").replace(".", "").lstrip("0")
+    if choice == 0:
+        return not typed
+    if (digits[0] == "-") != (choice < 0):
+        return False
+    figures = "".join(map(str, Exact(choice).as_tuple().digits)).rstrip("0")
+    return figures.startswith(typed) or typed.rstrip("0") == figures
+
+
+# ----------------------------------------------------------------------------------------------------------- subschemas
+
 
 Kind = str  # "object", "array", "string", "number", "true", "false" or "null"
 
 _KINDS = {"boolean": ("true", "false"), "integer": ("number",), WHOLE: ("number",)}
 _EVERYWHERE = {"type", "enum", "const"}
-_REFERENCES = {"$ref", "$dynamicRef"}
-_IN_PLACE = _REFERENCES | {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
+_IN_PLACE = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
 _OF_OBJECTS = {"properties", "patternProperties", "additionalProperties", "propertyNames", "required"}
 _OF_OBJECTS |= {"minProperties", "maxProperties", "dependentRequired"}
 _OF_ARRAYS = {"prefixItems", "items", "contains", "minItems", "maxItems", "uniqueItems"}
@@ -33,16 +186,13 @@ _OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "mu
 _KNOWN = _EVERYWHERE | _IN_PLACE | _OF_OBJECTS | _OF_ARRAYS | _OF_STRINGS | _OF_NUMBERS
 
 
-class InPlace(NamedTuple):
-    """The subschemas that a subschema applies to the same value, by keyword."""
+class Clause(NamedTuple):
+    """What a subschema demands of others that it applies to the same value."""
 
-    every: tuple[Subschema, ...] = ()
-    some: tuple[tuple[Subschema, ...], ...] = ()
-    """Groups of subschemas. In each group, at least one must hold."""
-    one: tuple[Subschema, ...] = ()
-    none: Subschema | None = None
-    condition: tuple[Subschema, Subschema | None, Subschema | None] | None = None
-    dependent: tuple[tuple[str, Subschema], ...] = ()
+    # "all", "any", "one" or "none" of the members; "if", with "then" and "else"; or "key": the one, if it is there
+    demand: str
+    members: tuple[Any, ...]  # subschemas, or their indices in ``Applicators.nodes``; None for a missing branch of "if"
+    key: str = ""
 
 
 class Objects(NamedTuple):
@@ -102,25 +252,6 @@ class Strings(NamedTuple):
 class Subschema:
     """A subschema. Most of its attributes exist only after ``loaded``."""
 
-    __slots__ = (
-        "_loaded",
-        "arrays",
-        "asked",
-        "containers",
-        "in_place",
-        "kinds",
-        "limits",
-        "literals",
-        "never",
-        "objects",
-        "opaque",
-        "resolver",
-        "schema",
-        "strings",
-        "trivial",
-        "whole",
-    )
-
     def __init__(self, whole: Schema, schema: Any, resolver: Any) -> None:
         self.whole = whole
         self.schema = schema
@@ -142,10 +273,6 @@ class Subschema:
         types = schema.get("type")
         names = [types] if isinstance(types, str) else types
         self.asked: tuple[str, ...] = tuple((self.whole.keywords - _KNOWN) & schema.keys())
-        # The target of a $dynamicRef may depend on the path by which it is reached.
-        self.opaque = self.whole.dynamic and ("$dynamicRef" in schema or bool(self.asked))
-        if self.opaque:
-            self.asked = ()
         self.kinds: frozenset[Kind] | None = None
         if self.never:
             self.kinds = frozenset()
@@ -163,7 +290,7 @@ class Subschema:
         self.limits: NumberRange | None = limits_of(schema, [each.numbers for each in sorted_choices], integer)
         self.objects = self._objects(schema) if _OF_OBJECTS & schema.keys() else None
         self.arrays = self._arrays(schema) if _OF_ARRAYS & schema.keys() else None
-        self.in_place = self._in_place(schema)
+        self.clauses = self._clauses(schema)
 
     def _strings(self, schema: dict[str, Any], words: tuple[Words, ...]) -> Strings | None:
         if not words and not _OF_STRINGS & schema.keys():
@@ -208,37 +335,32 @@ class Subschema:
             unique=schema.get("uniqueItems", False),
         )
 
-    def _in_place(self, schema: dict[str, Any]) -> InPlace | None:
+    def _clauses(self, schema: dict[str, Any]) -> tuple[Clause, ...]:
         if not _IN_PLACE & schema.keys():
-            return None
+            return ()
         every = [self.within(inner) for inner in schema.get("allOf", ())]
-        for keyword in _REFERENCES & schema.keys() if not self.opaque else ():
-            target = self.whole.referred(schema[keyword], self.resolver)
-            if target is None:
-                self.opaque = True
-            else:
-                every.append(target)
-        condition = None
-        if "if" in schema and schema.keys() & {"then", "else"}:
-            then, otherwise = (self.within(schema[key]) if key in schema else None for key in ("then", "else"))
-            condition = (self.within(schema["if"], is_test=True), then, otherwise)
+        for keyword, follow in (("$ref", self.resolver.lookup), ("$dynamicRef", self.resolver.lookup_dynamic)):
+            if keyword in schema:
+                target = follow(schema[keyword])
+                every.append(self.whole.subschema(target.contents, target.resolver))
+        clauses = [Clause("all", members)] if (members := tuple(each for each in every if not each.trivial)) else []
         # Of oneOf, exactly one branch must hold in any order of keys, and it must also have the right order.
-        keywords = ("anyOf", "oneOf") if self.resolver.ordered else ("anyOf",)
-        return InPlace(
-            every=tuple(inner for inner in every if not inner.trivial),
-            some=tuple(tuple(self.within(inner) for inner in schema[key]) for key in keywords if key in schema),
-            one=tuple(self.within(inner, is_test=True) for inner in schema.get("oneOf", ())),
-            none=self.within(schema["not"], is_test=True) if "not" in schema else None,
-            condition=condition,
-            dependent=tuple((key, self.within(inner)) for key, inner in schema.get("dependentSchemas", {}).items()),
-        )
+        groups = [schema[key] for key in ("anyOf", "oneOf")[: 1 + self.resolver.ordered] if key in schema]
+        clauses += [Clause("any", tuple(self.within(inner) for inner in group)) for group in groups]
+        if "oneOf" in schema:
+            clauses.append(Clause("one", tuple(self.within(inner, is_test=True) for inner in schema["oneOf"])))
+        if "not" in schema:
+            clauses.append(Clause("none", (self.within(schema["not"], is_test=True),)))
+        if "if" in schema and schema.keys() & {"then", "else"}:
+            branches = (self.within(schema[key]) if key in schema else None for key in ("then", "else"))
+            clauses.append(Clause("if", (self.within(schema["if"], is_test=True), *branches)))
+        dependent = schema.get("dependentSchemas", {}).items()
+        return (*clauses, *(Clause("key", (self.within(inner),), key) for key, inner in dependent))
 
     def within(self, schema: Any, *, is_test: bool = False) -> Subschema:
         """Return the ``Subschema`` for a part of this one; of a test, one in which keys may have any order."""
         resolver = self.resolver.unordered() if is_test else self.resolver
-        if isinstance(schema, dict) and "$id" in schema:
-            resolver = resolver.in_subresource(DRAFT202012.create_resource(schema))
-        return self.whole.subschema(schema, resolver)
+        return self.whole.subschema(schema, resolver.within(schema))
 
     def _synthetic(self, schema: dict[str, Any]) -> Subschema:
         return Subschema(self.whole, schema, self.resolver.unordered())
@@ -288,29 +410,24 @@ def _like(value: Any) -> dict[str, Any]:
 class Schema:
     """A schema, with its subschemas."""
 
-    def __init__(self, validator: Any, *, dynamic: bool) -> None:
+    def __init__(self, validator: Any) -> None:
         self.validator = validator
-        self.dynamic = dynamic
         self.keywords = frozenset(validator.VALIDATORS)
         self._patterns: dict[str, Pattern] = {}
-        self._made: dict[tuple[int, str, bool], Subschema] = {}
+        self._made: dict[tuple[int, Scope], Subschema] = {}
+        # A hostile schema can have a dynamic scope for each order in which its resources are entered.
+        self._most = 10_000 + 4 * len(validator._resolver.references.known)
         self.top = self.subschema(validator.schema, validator._resolver)
 
-    def subschema(self, schema: Any, resolver: Any) -> Subschema:
+    def subschema(self, schema: Any, resolver: Scope) -> Subschema:
         """Return the ``Subschema`` for a part of the schema: the same object each time."""
-        key = (id(schema), resolver._base_uri, resolver.ordered)
+        key = (id(schema), resolver)
         if key not in self._made:
             check_deadline()
+            if len(self._made) >= self._most:
+                raise TimeLimit(VERDICT_SECONDS, shared=False)  # no verdict, as if it took too long
             self._made[key] = Subschema(self, schema, resolver)  # this keeps ``schema`` alive, so its id is not reused
         return self._made[key]
-
-    def referred(self, reference: str, resolver: Any) -> Subschema | None:
-        """Return the target of a reference; None if resolving it exceeds Python's stack."""
-        try:
-            target = resolver.lookup(reference)
-        except RecursionError:
-            return None
-        return self.subschema(target.contents, target.resolver)
 
     def pattern(self, expression: Expression) -> Pattern:
         """Return the ``Pattern`` for an expression of the schema."""

@@ -1,7 +1,4 @@
-r"""ECMA-262 expressions: what each matches, by a table that was made with a JavaScript engine, and what is refused.
-
-Covers ``constraints/json/ecma_character_sets.py`` too.
-"""
+r"""ECMA-262 expressions: what each matches, by a table that was made with a JavaScript engine, and what is refused."""
 
 from __future__ import annotations
 

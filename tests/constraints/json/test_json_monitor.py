@@ -1,6 +1,6 @@
 """Verdicts on prefixes of JSON under a schema: sound, independent of how the text is cut, and early.
 
-Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py``, ``constraints/json/scalars.py`` and
+Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py`` and
 ``constraints/json/subschemas.py`` too.
 """
 
@@ -17,8 +17,8 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 
 from guardwrap.constraints import JSONSchema, Verdict
-from guardwrap.constraints.json import applicators, frames, json_monitor, scalars, subschemas
-from guardwrap.constraints.json.scalars import NumberRange, Pattern
+from guardwrap.constraints.json import applicators, frames, json_monitor, subschemas
+from guardwrap.constraints.json.subschemas import NumberRange, Pattern
 from guardwrap.constraints.regex_analysis import extent
 from guardwrap.errors import ConstraintError
 from guardwrap.outcomes import Draw
@@ -217,7 +217,7 @@ def test_negative_controls(kind, place, name, wrong, monkeypatch):
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the steps; the time limit never ends."""
     taken: list[int] = []
-    for module in (json_monitor, frames, applicators, scalars, subschemas):
+    for module in (json_monitor, frames, applicators, subschemas):
         monkeypatch.setattr(module, "check_deadline", lambda: taken.append(1))
     monkeypatch.setattr(json_monitor, "VERDICT_SECONDS", 60)
     return taken

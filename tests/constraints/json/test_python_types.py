@@ -1,7 +1,4 @@
-"""JSONSchema of Python types: texts that pydantic rejects are rejected, and accepted texts have a value.
-
-Covers ``constraints/json/values.py`` too.
-"""
+"""JSONSchema of Python types: texts that pydantic rejects are rejected, and accepted texts have a value."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from pydantic import (
 )
 
 from guardwrap.constraints import All, Constraint, JSONSchema, Length, dump, parse
-from guardwrap.constraints.json.values import parser_of
+from guardwrap.constraints.json.json_schema import parser_of
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from typing import Any
 
 import jsonschema
 import pytest
 import referencing
 
-from guardwrap.constraints import JSONSchema
+from guardwrap.constraints import JSONSchema, Verdict
+from guardwrap.constraints.json.references import Scope
+from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.errors import ConstraintError
 from guardwrap.testing import check_constraint
 
@@ -194,3 +197,60 @@ def test_the_meta_schema_is_not_changed_by_whoever_refers_to_it() -> None:
     for _ in range(2):
         assert not JSONSchema({"$ref": META}).accepts('{"$anchor": "1"}')
     assert json.dumps(jsonschema.Draft202012Validator.META_SCHEMA) == before
+
+
+def list_of(kind: str) -> dict[str, Any]:
+    return {"$id": kind, "$ref": "list", "$defs": {"item": {"$dynamicAnchor": "item", "type": kind}}}
+
+
+LISTS: dict[str, Any] = {
+    "properties": {"numbers": {"$ref": "number"}, "strings": {"$ref": "string"}},
+    "$defs": {
+        "list": {
+            "$id": "list",
+            "items": {"$dynamicRef": "#item"},
+            "unevaluatedItems": False,
+            "$defs": {"item": {"$dynamicAnchor": "item"}},
+        },
+        "number": list_of("number"),
+        "string": list_of("string"),
+    },
+}
+
+
+def test_a_prefix_is_judged_by_the_target_that_the_way_leads_to() -> None:
+    texts = [
+        '{"numbers": [1], "strings": ["a"]}',
+        '{"numbers": ["',
+        '{"strings": ["a", 1',
+        '{"strings": [], "numbers": [0',
+    ]
+    constraint = JSONSchema(LISTS)
+    check_constraint(constraint, texts)
+    assert [constraint.verdict(text) is Verdict.VIOLATED for text in texts] == [False, True, True, False]
+
+
+def test_negative_control_subschemas_that_forget_the_way_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scope, "__hash__", lambda self: hash(self._base_uri))
+    monkeypatch.setattr(Scope, "__eq__", lambda self, other: self._base_uri == other._base_uri)
+    with pytest.raises(AssertionError, match="unsound"):
+        check_constraint(JSONSchema(LISTS), ['{"numbers": [1], "strings": ["a"]}'])
+
+
+def test_a_schema_with_many_dynamic_scopes_takes_no_memory() -> None:
+    keys = [f"p{i}" for i in range(12)]
+    resources = {
+        key: {"$id": key, "$dynamicAnchor": f"of-{key}", "properties": {each: {"$ref": each} for each in keys}}
+        for key in keys
+    }
+    constraint = JSONSchema({"$ref": "p0", "$defs": resources})
+    whole: Schema = constraint.monitor()._plans.top[0].whole  # type: ignore[attr-defined]
+    whole._most = 1000
+    verdicts = set()
+    for order in permutations(keys[:5]):
+        text = "".join(f'{{"{key}": ' for key in order)
+        verdicts.add(constraint.verdict(f"{text}1"))
+        verdicts.add(constraint.verdict(f"{text}]"))
+    assert len(whole._made) == whole._most
+    assert verdicts == {Verdict.UNDECIDED, Verdict.VIOLATED}
+    assert constraint.accepts('{"p11": {"p10": {"p9": {}}}}')
