@@ -439,7 +439,10 @@ def test_without_matplotlib(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_torch_is_not_needed(tmp_path):
     write_page(a_page(), tmp_path / "page.json")
-    code = "import sys; from guardwrap.cli.typer_app import app; app(standalone_mode=False); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from guardwrap.cli.typer_app import app; app(standalone_mode=False); "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code, "report", tmp_path], check=True, cwd=ROOT)
 
 
