@@ -19,8 +19,7 @@ from guardwrap.documents.validation import Invalid, read_option
 from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import UsageError, nearest
 from guardwrap.outcomes import plain
-from guardwrap.prompt_files.overrides import constraint_of, own_of
-from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
+from guardwrap.prompt_files.prompts import Item, PromptSource, constraint_of, own_of, prompt_source_of
 from guardwrap.prompt_files.records import DIGESTS, VERSIONS, rule_digests, run_digests, versions
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from guardwrap.documents.limits import irregular
 from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.overrides import OPTIONS
-from guardwrap.prompt_files.prompts import Item, PromptSource
-from guardwrap.prompt_files.records import AGAIN, NUMBER, difference
-from guardwrap.prompt_files.written_records import is_written, require_unchanged
+from guardwrap.prompt_files.prompts import OPTIONS, Item, PromptSource
+from guardwrap.prompt_files.records import AGAIN, NUMBER, difference, is_written, require_unchanged
 
 if TYPE_CHECKING:
     from guardwrap.cli.generate_request import GenerateRequest

@@ -14,8 +14,7 @@ from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.environment.file_digests import source_digest
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import plain
-from guardwrap.prompt_files.overrides import own_of
-from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.prompts import Item, own_of
 from guardwrap.prompt_files.records import DIGESTS, MADE, VERSIONS, difference, run_digests, to_bytes, versions
 from guardwrap.ray.dataset_rows import PromptRow, id_in, key_of, randomness_place, row_digest
 from guardwrap.ray.parquet import fields_of

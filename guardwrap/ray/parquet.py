@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.errors import PromptError
-from guardwrap.prompt_files.overrides import OPTIONS, ReadOwn
-from guardwrap.prompt_files.prompts import Item, require_prompt
+from guardwrap.prompt_files.prompts import OPTIONS, Item, ReadOwn, require_prompt
 
 
 def parquet_items(path: str, read_own: ReadOwn) -> Iterator[Item]:

@@ -10,10 +10,8 @@ from typing import Any
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.overrides import ReadOwn, constraint_of
-from guardwrap.prompt_files.prompts import Item
-from guardwrap.prompt_files.records import MADE, difference
-from guardwrap.prompt_files.written_records import is_written, require_unchanged
+from guardwrap.prompt_files.prompts import Item, ReadOwn, constraint_of
+from guardwrap.prompt_files.records import MADE, difference, is_written, require_unchanged
 from guardwrap.ray.dataset_rows import PromptRow, block_size, key_of, numbered, row_digest
 from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import LineWorker, Recipe

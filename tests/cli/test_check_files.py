@@ -2,10 +2,9 @@
 
 import pytest
 
-from guardwrap.cli.check_files import (
+from guardwrap.cli.commands.check_command import (
     ExpectedText,
     constraint_files,
-    is_several,
     require_rules,
     texts_for,
     texts_to_check,
@@ -29,9 +28,6 @@ def test_folders_are_expanded_in_order_and_each_file_comes_once(tmp_path, monkey
     (tmp_path / "a" / "folder.yaml").mkdir()
     assert names("d.yaml", "a", "a/c.yaml") == ["d.yaml", "a/b.yml", "a/c.yaml", "a/z/a.yaml"]
     assert names("catalogue:no-urls", "catalogue:no-urls") == ["catalogue:no-urls"]
-    assert is_several(["a"])
-    assert is_several(["d.yaml", "d.yaml"])
-    assert not is_several(["d.yaml"])
 
 
 def test_what_names_no_file_is_an_error_with_a_way_out(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Options of single prompts in JSON Lines: constraints, samplers, budgets and seeds.
 
-Covers ``prompt_files/overrides.py``, ``prompt_files/prompts.py`` and ``prompt_files/records.py`` too.
+Covers ``prompt_files/prompts.py`` and ``prompt_files/records.py`` too.
 """
 
 import json

@@ -15,7 +15,6 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from guardwrap import GuardedGenerator, Keyword, Twisted
 from guardwrap.environment import file_digests, hub
 from guardwrap.prompt_files import records as written
-from guardwrap.prompt_files import written_records
 from guardwrap.prompt_files.records import checksum_of
 from tests.cli.fixtures_commands import HAS_A, assert_one_line, generate, records
 from tests.fixtures_adapters import trained
@@ -209,7 +208,7 @@ def test_negative_control_a_forged_line_that_is_not_judged(model: str, monkeypat
     resume = begun(model)
     (record,) = records(OUT.read_text())
     OUT.write_text(json.dumps(forged(record, "nothing")) + "\n")
-    monkeypatch.setattr(written_records, "judged_again", lambda *_, **__: ([], ()))
+    monkeypatch.setattr(written, "judged_again", lambda *_, **__: ([], ()))
     assert resume().exit_code == 0
     assert records(OUT.read_text())[0]["texts"] == ["nothing"]
 

@@ -116,8 +116,7 @@ def test_plan_fills_the_rule(model, row_rule):
 
 def test_workers_fill_the_rule(model, row_rule):
     from guardwrap import Budget
-    from guardwrap.prompt_files.overrides import own_of
-    from guardwrap.prompt_files.prompts import PromptSource
+    from guardwrap.prompt_files.prompts import PromptSource, own_of
 
     file = load(row_rule)
     read_own = own_of("p.jsonl", file.constraint, Budget())

@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.check_files import (
-    ExpectedText,
-    constraint_files,
-    is_several,
-    require_rules,
-    texts_for,
-    texts_to_check,
-)
 from guardwrap.cli.options import AllowCode
 from guardwrap.cli.shared import fail, in_one_line, read_constraints
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.explanation import Explanation, counts_tokens, explain_draws
+from guardwrap.constraints.files.constraint_data import catalogue_names
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.files.file_fields import adapter_misfit
+from guardwrap.constraints.files.file_fields import adapter_misfit, read_message
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import bans_as_written, further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword, unlikely_words
 from guardwrap.constraints.views import judged_part
+from guardwrap.documents.validation import Invalid
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import quieten_transformers
-from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, quoted
+from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, nearest, quoted
 from guardwrap.messages.parsed_message import written_message
 from guardwrap.outcomes import Draw
-from guardwrap.prompt_files.written_records import Audit, WrittenRecord, audited
+from guardwrap.prompt_files.prompts import lines
+from guardwrap.prompt_files.records import Audit, WrittenRecord, audited, is_written, read_json
 
 UNEXPECTED, INVALID = 1, 2
 """Exit codes."""
+
+_SUFFIXES = (".yaml", ".yml")
+_EXPECTED = {"pass": True, "fail": False, True: True, False: False}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedText:
+    """A text or a message, and whether it should be accepted."""
+
+    text: str | Mapping[str, Any]  # the text, or the parts of the message
+    expected: bool = True  # whether it should be accepted
+    rule: str | None = None  # the constraint file that it is for; None for every file
+    where: str = field(default="", compare=False)  # where it comes from, such as ``texts.jsonl:2``
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +153,7 @@ def check(
     and texts are as expected; 1: some are not; 2: a file is invalid, or a text cannot be checked. All files are
     checked, and the highest code counts.
     """
-    several = is_several(targets)
+    several = len(targets) > 1 or any(map(os.path.isdir, targets))  # a folder is a list, even if it holds one file
     user_texts, records = texts_to_check(texts or [], from_files or [])
     files = list(constraint_files(targets))
     require_rules(user_texts, [name for name, _ in files])
@@ -218,6 +228,100 @@ def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedTe
     own += [ExpectedText(each, False) for each in chain[str | Mapping[str, Any]](*rejects)]
     examples = check_texts(read.constraint, own)
     return CheckedFile(name, read, tuple(examples), tuple(check_texts(read.constraint, user_texts)))
+
+
+def constraint_files(targets: Sequence[str]) -> Iterator[tuple[str, UsageError | None]]:
+    """Yield the constraint files that arguments name, each once. An argument that names none comes with an error.
+
+    ``targets``: paths of files or folders, or ``catalogue:NAME``. A folder stands for all YAML files below it,
+    sorted.
+    """
+    seen: set[str] = set()
+    for target in targets:
+        for name, error in _files(target):
+            if name not in seen:
+                seen.add(name)
+                yield name, error
+
+
+def _files(target: str) -> list[tuple[str, UsageError | None]]:
+    if target.startswith(PREFIX):
+        return [(target, None)]
+    if not os.path.isdir(target):  # unlike Path.exists, os.path raises nothing for a long text
+        return [(target, None if os.path.exists(target) else _no_file(target))]
+    files = sorted(str(path) for path in Path(target).rglob("*") if path.suffix in _SUFFIXES and not path.is_dir())
+    none = UsageError(f"there is no .yaml or .yml file in the folder {target!r}; name a constraint file")
+    return [(name, None) for name in files] or [(target, none)]
+
+
+def _no_file(target: str) -> UsageError:
+    folder, name = os.path.split(target)
+    is_folder = not folder or os.path.isdir(folder)
+    beside = [entry for entry in os.listdir(folder or ".") if entry.endswith(_SUFFIXES)] if is_folder else []
+    meant = f" (did you mean {PREFIX}{name}?)" if target in catalogue_names() else nearest(name, beside)
+    return UsageError(f"there is no file or folder {target!r}{meant}; pass a text to check with --text")
+
+
+def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> tuple[list[ExpectedText], list[WrittenRecord]]:
+    """Return the texts of the command line, then those of files, and the records of ``guardwrap generate`` in files.
+
+    ``paths``: files with one text per line, or, if a name ends in ``.jsonl``, JSON Lines; ``-`` is stdin. A line of
+    JSON is a string, or an object with "text" or "message", "expected" ("pass", "fail", true or false; default:
+    "pass") and "rule" (the constraint file that it is for; default: every file); or a record.
+    """
+    expected = [ExpectedText(text, where="--text") for text in texts]
+    records: list[WrittenRecord] = []
+    for path in paths:
+        for where, line in lines(path):
+            if not path.endswith(".jsonl"):
+                expected.append(ExpectedText(line, where=where))
+            elif is_written(value := read_json(where, line)):
+                records.append(WrittenRecord(path, where, value))
+            else:
+                expected.append(_of_json(where, value))
+    return expected, records
+
+
+def require_rules(texts: Sequence[ExpectedText], names: Sequence[str]) -> None:
+    """Require that each constraint file that a text is for is one of those to check."""
+    for text in texts:
+        if text.rule is not None and not any(_is_named(name, text.rule) for name in names):
+            paths = [Path(name.removeprefix(PREFIX)) for name in names]
+            meant = nearest(text.rule, [*names, *(path.name for path in paths), *(path.stem for path in paths)])
+            raise PromptError(f'{text.where}: "rule" names no file that is checked: {text.rule!r}{meant}')
+
+
+def texts_for(name: str, texts: Sequence[ExpectedText]) -> list[ExpectedText]:
+    """Return the texts that a constraint file is checked with: those for this file, and those for every file."""
+    return [text for text in texts if text.rule is None or _is_named(name, text.rule)]
+
+
+def _is_named(name: str, rule: str) -> bool:
+    """Return whether a rule is the end of a file's path, with or without the extension, or a catalogue name."""
+    path, end = Path(name.removeprefix(PREFIX)), Path(rule.removeprefix(PREFIX)).parts
+    if not path.name or not end:
+        return False
+    return end in (path.parts[-len(end) :], path.with_suffix("").parts[-len(end) :])
+
+
+def _of_json(where: str, value: Any) -> ExpectedText:
+    fields: dict[str, Any] = {"text": value} if isinstance(value, str) else value
+    if not isinstance(fields, dict) or isinstance(fields.get("text"), str) == ("message" in fields):
+        raise PromptError(f'{where}: give a string, or an object with "text" (a string) or "message", and "expected"')
+    absent = [name for name in ("expected", "rule") if name not in fields]
+    for name in fields:  # other fields are allowed, but a misspelled one would change the result
+        if name != "role" and (meant := nearest(name, absent)):
+            raise PromptError(f"{where}: unknown field {name!r}{meant}")
+    expected, rule = fields.get("expected", True), fields.get("rule")
+    if not isinstance(expected, str | bool) or expected not in _EXPECTED:
+        raise PromptError(f'{where}: "expected" must be "pass" or "fail"')
+    if "rule" in fields and not (isinstance(rule, str) and rule):
+        raise PromptError(f'{where}: "rule" must be the name of a constraint file')
+    try:
+        text = read_message(fields["message"]) if "message" in fields else fields["text"]
+    except Invalid as invalid:
+        raise PromptError(f"{where}: message: {invalid}") from None
+    return ExpectedText(text, _EXPECTED[expected], rule, where)
 
 
 def check_texts(constraint: Constraint, texts: Sequence[ExpectedText]) -> list[CheckedText]:

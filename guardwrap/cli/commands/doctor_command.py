@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, metadata, version
+from time import perf_counter
 from typing import Annotated, Any
 
 import typer
@@ -15,44 +15,24 @@ from guardwrap.cli.options import Verbose
 from guardwrap.cli.shared import load_generator
 from guardwrap.errors import GuardwrapError
 
-OLDEST, NEWEST = "5.20.2", "5.24.0"
-"""Oldest and newest tested releases of transformers: the lower bound in pyproject.toml, and the version in the lock."""
+NEWEST = "5.24.0"
+"""Newest tested release of transformers: the version in requirements.lock. The oldest one is that of pyproject.toml."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "peft", "regex", "jsonschema", "llguidance")
 """Packages whose versions affect how guardwrap works."""
 
-EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "local": ("gguf",),
-    "metrics": ("sacrebleu",),
-    "quant": ("bitsandbytes",),
-    "plots": ("matplotlib",),
-    "tensorboard": ("tensorboard",),
-    "telemetry": ("opentelemetry-api",),
-    "langchain": ("langchain-core",),
-    "llamaindex": ("llama-index-core",),
-    "haystack": ("haystack-ai",),
-    "serve": ("fastapi", "uvicorn", "prometheus-client"),
-    "endpoint": ("openai",),
-    "sql": ("sqlglot",),
-    "values": ("babel",),
-    "html": ("tinyhtml5",),
-    "language": ("py3langid",),
-    "pii": ("phonenumbers", "python-stdnum"),
-    "stem": ("snowballstemmer",),
-    "lemma": ("simplemma",),
-    "ray": ("ray",),
-}
-"""Optional extras, with the packages that each requires."""
+_OF_DEVELOPERS = ("docs", "paper", "test", "dev")
+"""Extras that only a checkout needs."""
 
-TEXTS, TOKENS, ROUNDS = 8, 16, 1
-"""Size of the speed test: texts per call, maximum tokens per text, and calls of guardwrap and of ``generate`` each."""
+TEXTS, TOKENS = 8, 16
+"""Size of the speed test: number of texts, and maximum tokens per text."""
 
 
-@dataclass
 class Findings:
     """Prints findings, and collects advice."""
 
-    advice: list[str] = field(default_factory=list)  # what to do, in the order of the findings
+    def __init__(self) -> None:
+        self.advice: list[str] = []
 
     def say(self, label: str, words: str, advice: str = "") -> None:
         """Print one line, and keep the advice that belongs to it."""
@@ -72,7 +52,10 @@ def doctor(
     """
     findings = Findings()
     _versions(findings)
-    _extras(findings)
+    for extra, packages in required_by_extras().items():
+        missing = [name for name in packages if _installed(name) is None]
+        words = f"missing {', '.join(missing)}: pip install 'guardwrap[{extra}]'" if missing else "installed"
+        findings.say(f"[{extra}]", words)
     try:
         _model(findings, model)
     except GuardwrapError as error:
@@ -100,23 +83,39 @@ def _versions(findings: Findings) -> None:
             findings.say(name, installed)
 
 
+def _declared() -> Any:
+    """Return what guardwrap's pyproject.toml declares, as it was installed."""
+    return metadata("guardwrap")
+
+
 def _of_transformers(installed: str) -> tuple[str, str]:
     """Return whether a release of transformers is in the tested range, and what to do if not."""
+    from packaging.requirements import Requirement
     from packaging.version import Version
 
-    words = f"{installed} (tested: {OLDEST} to {NEWEST})"
-    if Version(installed) < Version(OLDEST):
-        return words, f"transformers {installed} is not supported: pip install 'transformers>={OLDEST},<6'"
+    requirements = map(Requirement, _declared().get_all("Requires-Dist"))
+    accepted = next(requirement.specifier for requirement in requirements if requirement.name == "transformers")
+    words = f"{installed} (accepted: {accepted}; newest tested: {NEWEST})"
+    if installed not in accepted:
+        return words, f"transformers {installed} is not supported: pip install 'transformers{accepted}'"
     if Version(installed) > Version(NEWEST):
         return words, f"transformers {installed} is newer than the tested releases; check for an update of guardwrap"
     return words, ""
 
 
-def _extras(findings: Findings) -> None:
-    for extra, packages in EXTRAS.items():
-        missing = [name for name in packages if _installed(name) is None]
-        words = f"missing {', '.join(missing)}: pip install 'guardwrap[{extra}]'" if missing else "installed"
-        findings.say(f"[{extra}]", words)
+def required_by_extras() -> dict[str, list[str]]:
+    """Return the extras for users, with the packages that each requires."""
+    from packaging.requirements import Requirement
+
+    declared = _declared()
+    optional = [
+        requirement for requirement in map(Requirement, declared.get_all("Requires-Dist")) if requirement.marker
+    ]
+    return {
+        extra: [one.name for one in optional if one.marker is not None and one.marker.evaluate({"extra": extra})]
+        for extra in declared.get_all("Provides-Extra")
+        if extra not in _OF_DEVELOPERS
+    }
 
 
 def _installed(name: str) -> str | None:
@@ -146,10 +145,33 @@ def _model(findings: Findings, name: str) -> None:
 
 
 def _speed(findings: Findings, guarded: Any) -> None:
-    from guardwrap.backends.refill.mode_selection import SLOWER, slower_because
+    """Report the mode, and compare the speed with that of the model's ``generate``."""
+    import torch
 
-    mode, ours, theirs = _measured(guarded)
-    reason = slower_because(guarded.model)
+    from guardwrap.backends.refill.mode_selection import SLOWER, slower_because
+    from guardwrap.environment.transformers_internals import end_ids
+
+    prompt, model = "Once upon a time", guarded.model
+    settings: dict[str, Any] = {"do_sample": True, "num_return_sequences": TEXTS}
+    inputs = guarded.tokenizer(prompt, return_tensors="pt").to(model.device)
+    # The decoder of an encoder-decoder model starts with one start token, not with the prompt.
+    start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    ends = end_ids(model.generation_config)
+    reports = []
+
+    def ours(tokens: int) -> int:
+        (outcome,) = guarded.run(prompt, seed=0, max_new_tokens=tokens, **settings)
+        reports.append(outcome.report)
+        return int(outcome.report.usage.tokens)
+
+    def theirs(tokens: int) -> int:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            drawn = model.generate(**inputs, pad_token_id=next(iter(ends), 0), max_new_tokens=tokens, **settings)
+        return sum(_length(row, ends) for row in drawn[:, start:].tolist())
+
+    our_speed, their_speed = _tokens_per_second(ours), _tokens_per_second(theirs)
+    mode, reason = reports[-1].mode, slower_because(model)
     if reason is None:
         findings.say("mode", f"{mode!r}, the fastest for this model")
     else:
@@ -159,47 +181,14 @@ def _speed(findings: Findings, guarded: Any) -> None:
             f"the mode {mode!r} takes about {SLOWER[mode]:g} times as long as 'refill'; if guardwrap and "
             "transformers are up to date, report the model's class and the reason above",
         )
-    findings.say(
-        "speed", f"{ours:.0f} tokens/s; the model's generate: {theirs:.0f} tokens/s ({ours / theirs:.2f} times)"
-    )
+    times = f"{our_speed / their_speed:.2f} times"
+    findings.say("speed", f"{our_speed:.0f} tokens/s; the model's generate: {their_speed:.0f} tokens/s ({times})")
 
 
-def _measured(guarded: Any) -> tuple[str, float, float]:
-    """Return the mode, and tokens per second of guardwrap and of ``generate``, measured in alternation."""
-    from time import perf_counter
-
-    import torch
-
-    settings: dict[str, Any] = {"do_sample": True, "num_return_sequences": TEXTS}
-    prompt = "Once upon a time"
-    inputs = guarded.tokenizer(prompt, return_tensors="pt").to(guarded.model.device)
-    # The decoder of an encoder-decoder model starts with one start token, not with the prompt.
-    begin = 1 if guarded.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-    ends = _ends(guarded.model)
-    tokens, seconds = {"ours": 0, "theirs": 0}, {"ours": 0.0, "theirs": 0.0}
-    mode = ""
-    for turn in range(ROUNDS + 1):
-        settings["max_new_tokens"] = TOKENS if turn else 2  # the first turn is a warm-up
-        started = perf_counter()
-        (outcome,) = guarded.run(prompt, seed=turn, **settings)
-        between = perf_counter()
-        with torch.random.fork_rng():
-            torch.manual_seed(turn)
-            drawn = guarded.model.generate(**inputs, pad_token_id=next(iter(ends), 0), **settings)
-        ended = perf_counter()
-        mode = outcome.report.mode
-        if turn:
-            tokens["ours"] += outcome.report.usage.tokens
-            tokens["theirs"] += sum(_length(row, ends) for row in drawn[:, begin:].tolist())
-            seconds["ours"] += between - started
-            seconds["theirs"] += ended - between
-    return mode, tokens["ours"] / seconds["ours"], tokens["theirs"] / seconds["theirs"]
-
-
-def _ends(model: Any) -> list[int]:
-    from guardwrap.environment.transformers_internals import end_ids
-
-    return end_ids(model.generation_config)
+def _tokens_per_second(draw: Callable[[int], int]) -> float:
+    draw(2)  # a warm-up
+    start = perf_counter()
+    return draw(TOKENS) / (perf_counter() - start)
 
 
 def _length(row: list[int], ends: list[int]) -> int:

@@ -22,71 +22,41 @@ HEAD = f"""\
 #     guardwrap check PATH --text "I drink a cup of tea."
 """
 
-FILE = f"""\
-{HEAD}\
-# Lines such as "# match: any" show defaults. To change one, remove the "# " and edit the value.
+FILE = (
+    HEAD
+    + """\
 guardwrap: 1
 name: my-rules
 description: Mentions a drink, gives no link, and is short.
 
 # One constraint, or a list of constraints that must all hold. A constraint is a mapping with a kind, the name of a
-# ready-made one (guardwrap catalogue lists them), or a file relative to this one, as in {{file: other.yaml}}.
+# ready-made one (guardwrap catalogue lists them), or a file relative to this one, as in {file: other.yaml}.
 constraint:
-  - kind: keyword
-    name: mentions a drink
-    words: [tea, coffee]
-    # match: any
-    # case_sensitive: false
-    # whole_words: true
-    # min_count: null            # at least one, unless max_count is given
-    # max_count: null
-    # on: completion
-
-  - kind: not
-    name: no link
-    of:
-      kind: regex
-      pattern: https?://
-      # match: search
-      # flags: []
-      # timeout: 1.0
-      # on: completion
-
-  - kind: length
-    name: short
-    max: 40
-    unit: words
-    # min: null
-
+  - {kind: keyword, name: mentions a drink, words: [tea, coffee]}
+  - {kind: not, name: no link, of: {kind: regex, pattern: "https?://"}}
+  - {kind: length, name: short, max: 40, unit: words}
   - catalogue:printable-text
 
-# How texts are selected from attempts. With a proposal or an adapter, qrs and imh restore the model's own distribution.
-# Their default options are {{imh: {{steps: 10, move: accepted}}}} and {{qrs: {{}}}}.
-# sampler: rejection
+# Lines such as "# sampler: qrs" are suggestions. To follow one, remove the "# ".
 
-# What to draw attempts from instead of the model itself: the model with another prompt, as in
-#     proposal: {{prompt: "Mention tea. {{prompt}}"}}
-# or without tokens that the constraint rules out, where the least likely tokens, up to this share, are not checked:
-#     proposal: {{masked: {{unseen: 0.001}}}}
-# or weighed by how likely each token is to lead to a satisfying text, which is learned before the first prompt:
-#     proposal: {{twisted: {{strength: 0.5}}}}
-# proposal: null
+# How texts are selected from attempts; default: rejection. With a proposal or an adapter, qrs and imh restore the
+# model's own distribution.
+# sampler: qrs
 
-# A trained adapter: its folder, relative to this file, or its Hub id.
-# adapter: null
+# What to draw attempts from instead of the model itself: without tokens that the constraint rules out, with "twisted"
+# for tokens weighed by how likely they are to lead to a satisfying text, or with {prompt: "Mention tea. {prompt}"}.
+# proposal: masked
 
-# Limits for one prompt. null means no limit.
+# A trained adapter: its folder, relative to this file, its Hub id, or one of the catalogue.
+# adapter: catalogue:json-object
+
+# Limits for one prompt. Others are max_seconds, deadline, max_computed_tokens and timeout.
 budget:
   max_attempts: 1000
-  # max_tokens: null
-  # max_seconds: null
-  # deadline: null
-  # max_computed_tokens: null
-  # timeout: null
+  # max_tokens: 20000
 
-# Chats only: turns in which the model repairs a rejected answer after the budget is spent, as in
-#     repair: {{max_turns: 2, message: "Your answer was rejected: {{reasons}}. Answer again."}}
-# repair: null
+# Chats only: turns in which the model repairs a rejected answer after the budget is spent.
+# repair: {max_turns: 2, message: "Your answer was rejected: {reasons}. Answer again."}
 
 # Examples of texts. guardwrap check tests the constraint with them.
 examples:
@@ -97,6 +67,7 @@ examples:
     - A glass of water.
     - Tea, as on https://example.com.
 """
+)
 
 
 def init(

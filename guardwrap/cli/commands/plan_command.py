@@ -25,8 +25,7 @@ from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Origin
-from guardwrap.prompt_files.overrides import OPTIONS
-from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.prompts import OPTIONS, Item
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator

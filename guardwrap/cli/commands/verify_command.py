@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from guardwrap.cli.check_files import read_records
 from guardwrap.cli.options import AllowCode, Constraints
 from guardwrap.cli.shared import read_constraints
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.records import model_digest
-from guardwrap.prompt_files.written_records import audited
+from guardwrap.prompt_files.records import audited, model_digest, read_records
 
 VIOLATED = 1
 """Exit code."""

@@ -1,7 +1,5 @@
 """``guardwrap init``: its file, and the schema with which editors complete and check it."""
 
-import dataclasses
-import inspect
 import json
 import re
 from pathlib import Path
@@ -10,13 +8,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from guardwrap import imh, qrs
 from guardwrap.budget import Budget
 from guardwrap.cli.commands.init_command import FILE, SCHEMA, editor_schema
 from guardwrap.constraints import Classifier, Keyword, Regex, load, parse
 from guardwrap.constraints.files.constraint_data import catalogue_names, catalogue_path
-from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.validation import read_document
+from guardwrap.errors import SpecError
 from guardwrap.proposals import Masked
 from tests.cli.fixtures_commands import TWO_PARTS, assert_one_line, run
 
@@ -130,74 +127,27 @@ def test_init_overwrites_nothing_unasked(tmp_path):
     assert_one_line(run("init", "nowhere/rules.yaml"), "no such folder")
 
 
-# ----------------------------------------------------------------------------------------------- comments and defaults
+# ----------------------------------------------------------------------------------------------------- suggestions
 
 
 def uncommented(text: str) -> str:
-    """Return the file with its defaults written out."""
-    return re.sub(r"^(\s*)# (\w+: .*)$", r"\1\2", text, flags=re.MULTILINE)
+    """Return the file with its suggestions followed."""
+    return re.sub(r"^(\s*)# ([a-z_]+: .*)$", r"\1\2", text, flags=re.MULTILINE)
 
 
-def mappings(value):
-    if isinstance(value, dict):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from mappings(inner)
-
-
-def defaults_of(kind):
-    return {f.name: f.default for f in dataclasses.fields(kind)}
-
-
-def wrong_defaults(text: str) -> list[str]:
-    """Return commented-out defaults that differ from those of the classes."""
-    commented = {line.strip()[2:].split(":")[0] for line in text.splitlines() if re.match(r"\s*# \w+: ", line)}
-    assert {"match", "case_sensitive", "timeout", "max_tokens", "sampler", "proposal", "adapter"} <= commented
-    data = read(uncommented(text))
-    before = read(text)
-    found = []
-    for new, old in zip(mappings(data["constraint"]), mappings(before["constraint"]), strict=True):
-        default = defaults_of(kinds()[new["kind"]])
-        for name in new.keys() - old.keys():
-            same = new[name] == default[name] or (new[name], default[name]) == ([], ())
-            found += [] if same else [f"{new['kind']}.{name}"]
-    found += [name for name, value in data["budget"].items() if value != getattr(Budget(), name)]
-    assert data["budget"].keys() == defaults_of(Budget).keys()
-    found += [] if (data["sampler"], data["proposal"], data["adapter"]) == ("rejection", None, None) else ["drawing"]
-    for name, function in (("imh", imh), ("qrs", qrs)):
-        (said,) = re.findall(rf"\{{{name}: (\{{[^}}]*\}})\}}", text)
-        known = {p.name: p.default for p in inspect.signature(function).parameters.values() if p.default is not None}
-        found += [] if read(said) == known else [name]
-    (unseen,) = re.findall(r"unseen: ([\d.]+)", text)
-    return found + ([] if float(unseen) == Masked().unseen else ["unseen"])
-
-
-def test_what_is_commented_out_is_the_default():
-    assert wrong_defaults(FILE) == []
-    plain, written_out = parse(FILE), parse(uncommented(FILE))
-    assert plain.constraint.digest == written_out.constraint.digest
-    assert plain.budget == written_out.budget == Budget()
-    assert (written_out.proposal, written_out.adapter, written_out.sampler) == (None, None, "rejection")
-
-
-@pytest.mark.parametrize(
-    ("said", "other", "found"),
-    [
-        ("    # match: any", "    # match: all", "keyword.match"),
-        ("# min_count: null", "# min_count: 2", "keyword.min_count"),
-        ("# timeout: 1.0", "# timeout: 2.0", "regex.timeout"),
-        ("# flags: []", "# flags: [dotall]", "regex.flags"),
-        ("# max_tokens: null", "# max_tokens: 9", "max_tokens"),
-        ("max_attempts: 1000", "max_attempts: 100", "max_attempts"),
-        ("steps: 10", "steps: 11", "imh"),
-        ("{qrs: {}}", "{qrs: {pilot: 99}}", "qrs"),
-        ("unseen: 0.001", "unseen: 0.01", "unseen"),
-        ("# sampler: rejection", "# sampler: imh", "drawing"),
-    ],
-)
-def test_negative_control_another_default_is_found(said, other, found):
-    assert FILE.count(said) == 1
-    assert wrong_defaults(FILE.replace(said, other)) == [found]
+def test_what_is_commented_out_is_valid():
+    plain, followed = parse(FILE), parse(uncommented(FILE))
+    assert plain.constraint.digest == followed.constraint.digest
+    assert plain.budget == Budget()
+    assert (plain.sampler, plain.proposal, plain.adapter, plain.repair) == (None, None, None, None)
+    assert followed.sampler == "qrs"
+    assert isinstance(followed.proposal, Masked)
+    assert followed.adapter is not None
+    assert followed.repair is not None
+    assert followed.budget is not None
+    assert followed.budget.max_tokens == 20_000
+    with pytest.raises(SpecError, match="repair"):
+        parse(uncommented(FILE).replace("{reasons}", "reasons"))  # negative control
 
 
 # ---------------------------------------------------------------------------------------------------------- the schema

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import LlamaForCausalLM
 
-from guardwrap.prompt_files import written_records
+from guardwrap.prompt_files import records as output_records
 from guardwrap.prompt_files.records import checksum_of
 from tests.cli.fixtures_commands import HAS_A, NEVER, assert_one_line, generate, records, run
 
@@ -105,7 +105,7 @@ def test_negative_control_texts_that_are_not_judged(
     output[0]["texts"][0] = "no"
     write(output)
     verify(code=1)
-    monkeypatch.setattr(written_records, "judged_again", lambda *_, **__: ([], ()))
+    monkeypatch.setattr(output_records, "judged_again", lambda *_, **__: ([], ()))
     verify()
 
 
