@@ -77,16 +77,17 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 def page_of(evaluation: Evaluation) -> Page:
     """Return the page of an evaluation. All sample texts on it satisfy the constraint."""
-    found: list[Block] = [Text(next_step(evaluation), "What to do next"), table_of(claims_of_evaluation(evaluation))]
-    sections = [Section("Results", (*found, *_overview(evaluation.prompts)))]
+    conclusions = (Text(next_step(evaluation), "What to do next"), table_of(claims_of_evaluation(evaluation)))
+    sections = [Section("Results", (*conclusions, *_overview(evaluation.prompts)))]
     several = len(evaluation.prompts) > 1
     if several:
         mean = _figures_table(mean_over_prompts(evaluation.prompts), evaluation.how.get("mean", ""))
         sections.append(Section(f"Mean over {len(evaluation.prompts)} prompts", (mean,)))
     for i, prompt in enumerate(evaluation.prompts, start=1):
         sections.append(Section(f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt))))
+    how = tuple((name.replace("_", " "), text) for name, text in evaluation.how.items())
     sections += [
-        Section("How figures are computed", (_how(evaluation),)),
+        Section("How figures are computed", (Table(None, ("figure", "method"), how),)),
         Section("Settings", (_settings(evaluation),)),
     ]
     return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
@@ -170,8 +171,10 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
             point.relative_cost,
             f"{point.texts}{' (resampled)' if point.resampled else ''}",
             _projected(point) or (None if point.projected_kl is None else _UNKNOWN),
-            found.figures.get("kl_gold_guarded") if point.sampler == "rejection" else point.figures.get("kl"),
-            found.figures.get("tvd_gold_guarded") if point.sampler == "rejection" else point.figures.get("tvd"),
+            *(
+                found.figures.get(f"{name}_gold_guarded") if point.sampler == "rejection" else point.figures.get(name)
+                for name in ("kl", "tvd")
+            ),
         )
         for point in found.samplers
     ]
@@ -290,11 +293,6 @@ def _settings(evaluation: Evaluation) -> Table:
     return Table(None, ("setting", "value"), tuple(rows.items()))
 
 
-def _how(evaluation: Evaluation) -> Table:
-    rows = [(name.replace("_", " "), text) for name, text in evaluation.how.items()]
-    return Table(None, ("figure", "method"), tuple(rows))
-
-
 def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items()) or UNKNOWN
 
@@ -327,19 +325,16 @@ class _Way:
 
     @property
     def near(self) -> Answer:
-        answers = zip(self.believed, self.worth, map(self._near, self.distances), strict=True)
+        answers = [below(distance, self.limit) for distance in self.distances]
         return worst(
             Answer.UNDECIDED if worth < FEW or (answer == Answer.HOLDS and not believed) else answer
-            for believed, worth, answer in answers
+            for believed, worth, answer in zip(self.believed, self.worth, answers, strict=True)
         )
 
     @property
     def saves(self) -> Estimate:
         """The saving for the prompt where it is smallest."""
         return min(self.saved, key=lambda figure: figure.low)
-
-    def _near(self, distance: Estimate) -> Answer:
-        return below(distance, self.limit)
 
 
 def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
@@ -427,7 +422,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         found.append(_Way(*names, saved, distances, NEAR, few, worth, promising, heavy))
         if not distances:
             continue
-        own = [_settings_own(of) for of in all_of]
+        own = [next((point for point in of.samplers if point.sampler not in CURVES), None) for of in all_of]
         title = f"{sampler_in_words(evaluation.settings.sampler or '')} from {name}"
         for picked, called, within in (
             ([_qrs(of) for of in all_of], f"QRS from {name}", NEAR),
@@ -462,10 +457,6 @@ def _qrs(found: ProposalFigures) -> Point | None:
         if not near:
             break
     return picked
-
-
-def _settings_own(found: ProposalFigures) -> Point | None:
-    return next((point for point in found.samplers if point.sampler not in CURVES), None)
 
 
 def _target(sampler: str | Mapping[str, Any] | None) -> float:
