@@ -18,8 +18,8 @@ from keeping import digest_of, kept, slug
 from texts import cloud, diversity, has_umap, keyword, sentence_scores, shown
 
 from guardwrap import Classifier, GuardedGenerator, Keyword, Prompt, __version__
+from guardwrap.evaluation.evaluation_run import Attempts, record
 from guardwrap.evaluation.figures import figures_of
-from guardwrap.evaluation.recording import Attempts, record
 from guardwrap.metrics import acceptance_rate, kl_gold_base, kl_gold_guarded_from_gold
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.outcomes import Draw, Estimate, plain
@@ -193,7 +193,7 @@ class Run:
         found = {
             "acceptance_rate": acceptance_rate(*total, stopped_on_acceptance=False),
             "cost": cost(counts),
-            "kl_gold_proposal": self.gold.kl(log_policy, self.count),
+            "kl_gold_proposal": self.gold.kl(log_policy),
         }
         if found["cost"] and found["kl_gold_proposal"]:
             each = zip(ratios, counts, strict=True)

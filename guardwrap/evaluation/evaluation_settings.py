@@ -95,9 +95,7 @@ class EvaluationSettings(TaskSettings):
     @classmethod
     def _readable(cls, sampler: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         if sampler is not None:
-            from guardwrap.samplers.sampler_registry import (
-                read_sampler,  # it imports scipy, which would slow down --help
-            )
+            from guardwrap.samplers.sampler_registry import read_sampler  # imports scipy, which would slow down --help
 
             read_sampler(sampler)
         return sampler

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from guardwrap.metrics import (
 from guardwrap.metrics.intervals import combine, jackknife, log_estimate, mean_of
 from guardwrap.metrics.weights import scaled
 from guardwrap.outcomes import FEW, Estimate, exactly, heavy_tail, plain
+from guardwrap.report.blocks import Strict
 from guardwrap.samplers import Attempt
 
 ENOUGH = 100
@@ -101,10 +102,8 @@ _SAMPLES = 5
 
 
 @dataclass(frozen=True)
-class BaseFigures:
+class BaseFigures(Strict):
     """Figures of the model itself, whose attempts that satisfy the constraint are draws of g."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     attempts: int  # number of attempts, and of those that satisfy the constraint
     accepted: int
@@ -117,10 +116,8 @@ class BaseFigures:
 
 
 @dataclass(frozen=True)
-class ProposalFigures:
+class ProposalFigures(Strict):
     """Figures of one proposal."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     attempts: int  # number of attempts, and of those that satisfy the constraint
     accepted: int
@@ -133,10 +130,8 @@ class ProposalFigures:
 
 
 @dataclass(frozen=True)
-class PromptFigures:
+class PromptFigures(Strict):
     """All figures of one prompt."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     prompt: str
     base: BaseFigures
@@ -313,10 +308,8 @@ HOW = {
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Strict):
     """Settings and figures of an evaluation."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     settings: EvaluationSettings
     constraint: str  # the constraint in words, and its digest

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from guardwrap.metrics import (
 )
 from guardwrap.metrics.intervals import clip
 from guardwrap.outcomes import Estimate
+from guardwrap.report.blocks import Strict
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 
 CURVES = ("rejection", "qrs", "imh")
@@ -50,10 +51,8 @@ class Bins:
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Strict):
     """One setting of a sampler."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     # ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps; for the settings' own sampler, its name with
     # options, and None
@@ -184,10 +183,8 @@ _FLOOR = 0.01  # share of rejection's KL; smaller values, whose logarithm may no
 
 
 @dataclass(frozen=True)
-class Reach:
+class Reach(Strict):
     """Cost of a sampler, relative to rejection, at which a given share of rejection's projected KL remains."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     sampler: str  # name of the sampler, and the share that remains
     share: float

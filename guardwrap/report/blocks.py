@@ -45,14 +45,14 @@ _Whole = Annotated[int, PlainValidator(_whole)]
 _Point = TypeVar("_Point")
 
 
-class _Strict:
-    """Base of all blocks: pydantic rejects unknown fields."""
+class Strict:
+    """Base of dataclasses that are read from files: pydantic rejects unknown fields."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
-class Text(_Strict):
+class Text(Strict):
     """A paragraph; line breaks are kept."""
 
     text: str
@@ -61,7 +61,7 @@ class Text(_Strict):
 
 
 @dataclass(frozen=True)
-class Note(_Strict):
+class Note(Strict):
     """A warning to the reader."""
 
     text: str
@@ -70,7 +70,7 @@ class Note(_Strict):
 
 
 @dataclass(frozen=True)
-class Table(_Strict):
+class Table(Strict):
     """A table; the first cell of a row names it."""
 
     caption: str | None
@@ -85,7 +85,7 @@ class Table(_Strict):
 
 
 @dataclass(frozen=True)
-class Series(_Strict, Generic[_Point]):
+class Series(Strict, Generic[_Point]):
     """Named points; all series with the same ``method`` (default: the name) share one color on a page."""
 
     name: str
@@ -94,7 +94,7 @@ class Series(_Strict, Generic[_Point]):
 
 
 @dataclass(frozen=True)
-class CurvePoint(_Strict):
+class CurvePoint(Strict):
     """A point of a curve."""
 
     x: _Number
@@ -105,7 +105,7 @@ Curve = Series[CurvePoint]
 
 
 @dataclass(frozen=True)
-class Level(_Strict):
+class Level(Strict):
     """A named horizontal line for comparison."""
 
     name: str
@@ -113,7 +113,7 @@ class Level(_Strict):
 
 
 @dataclass(frozen=True)
-class Curves(_Strict):
+class Curves(Strict):
     """Curves with intervals; ``x`` and ``y`` are the axis titles, with units."""
 
     title: str
@@ -128,7 +128,7 @@ class Curves(_Strict):
 
 
 @dataclass(frozen=True)
-class Spot(_Strict):
+class Spot(Strict):
     """A point with an interval in each direction."""
 
     x: InstanceOf[Estimate]
@@ -140,7 +140,7 @@ Spots = Series[Spot]
 
 
 @dataclass(frozen=True)
-class Points(_Strict):
+class Points(Strict):
     """A scatter plot; each of ``diagonals`` is the line x + y = that number (Theorem 2)."""
 
     title: str
@@ -153,7 +153,7 @@ class Points(_Strict):
 
 
 @dataclass(frozen=True)
-class Bar(_Strict):
+class Bar(Strict):
     """Named values, one per bin; otherwise like ``Series``."""
 
     name: str
@@ -162,7 +162,7 @@ class Bar(_Strict):
 
 
 @dataclass(frozen=True)
-class Bars(_Strict):
+class Bars(Strict):
     """Grouped bars in bins."""
 
     title: str
@@ -183,7 +183,7 @@ Heap = Series[tuple[_Number, _Number]]
 
 
 @dataclass(frozen=True)
-class Cloud(_Strict):
+class Cloud(Strict):
     """A scatter plot without axes, such as a UMAP projection."""
 
     title: str
@@ -193,7 +193,7 @@ class Cloud(_Strict):
 
 
 @dataclass(frozen=True)
-class SampleText(_Strict):
+class SampleText(Strict):
     """A text that satisfies its constraint, with highlighted spans: begin and end in characters."""
 
     text: str
@@ -206,7 +206,7 @@ class SampleText(_Strict):
 
 
 @dataclass(frozen=True)
-class Texts(_Strict):
+class Texts(Strict):
     """Sample texts."""
 
     title: str
@@ -220,7 +220,7 @@ Block = Annotated[Text | Note | Table | Curves | Points | Bars | Cloud | Texts, 
 
 
 @dataclass(frozen=True)
-class Section(_Strict):
+class Section(Strict):
     """A titled part of a page."""
 
     title: str
@@ -228,7 +228,7 @@ class Section(_Strict):
 
 
 @dataclass(frozen=True)
-class Page(_Strict):
+class Page(Strict):
     """The content of a page."""
 
     title: str

@@ -196,7 +196,7 @@ def chart_table(block: Chart) -> Table | None:
     """Return the figures of a chart as a table; None for a cloud, whose axes have no meaning."""
     if isinstance(block, Cloud):
         return None
-    caption, columns = f"Figures: {block.title}", ("", block.x, block.y)
+    columns: tuple[str, ...] = ("", block.x, block.y)
     rows: list[tuple[Cell, ...]]
     if isinstance(block, Bars):
         columns = (block.x, *(one.name for one in block.series))
@@ -210,7 +210,7 @@ def chart_table(block: Chart) -> Table | None:
             for one in block.series
             for point in one.points
         ]
-    return Table(caption, columns, tuple(rows))
+    return Table(f"Figures: {block.title}", columns, tuple(rows))
 
 
 def _pairs(block: Chart) -> list[list[Pair]]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from guardwrap.environment.atomic_files import write_whole
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import Floats, mean_of, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain
+from guardwrap.report.blocks import Strict
 
 logger = logging.getLogger("guardwrap")
 
@@ -72,7 +73,7 @@ class Meter:
 
 
 @dataclass
-class Row:
+class Row(Strict):
     """Figures of one round.
 
     Parameters
@@ -105,8 +106,6 @@ class Row:
     strength
         Factor on what ``replay`` learned, see ``trainer.STRENGTHS``.
     """
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     round: int
     law: str

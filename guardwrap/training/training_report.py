@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from guardwrap.constraints.files.constraint_file import parse
 from guardwrap.documents.yaml_nodes import to_yaml
@@ -26,6 +26,7 @@ from guardwrap.report.blocks import (
     Page,
     Section,
     Spot,
+    Strict,
     Table,
     Text,
 )
@@ -81,10 +82,8 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Result(Trained):
+class Result(Trained, Strict):
     """The content of ``result.json``: a result with settings and package versions."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     settings: TrainingSettings
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from guardwrap import Regex
-from guardwrap.evaluation.evaluation_claims import claims_of_evaluation, next_step
-from guardwrap.evaluation.evaluation_report import page_of
+from guardwrap.evaluation.evaluation_report import claims_of_evaluation, next_step, page_of
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
 from guardwrap.evaluation.figures import BaseFigures, Evaluation, PromptFigures, ProposalFigures
@@ -70,7 +69,7 @@ def test_negative_control_values_alone_would_say_more(monkeypatch):
     assert answers(proposal(SAME, OPEN)) == [("undecided", "undecided")]
     for name, sign in (("above", 1), ("below", -1)):
         by_value = lambda figure, limit, sign=sign: "holds" if sign * (figure.value - limit) > 0 else "does not hold"  # noqa: E731
-        monkeypatch.setattr(f"guardwrap.evaluation.evaluation_claims.{name}", by_value)
+        monkeypatch.setattr(f"guardwrap.evaluation.evaluation_report.{name}", by_value)
     assert answers(proposal(SAME, OPEN)) == [("holds", "holds")]
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from guardwrap import Regex
 from guardwrap.errors import UsageError
-from guardwrap.evaluation import recording, tradeoff
+from guardwrap.evaluation import evaluation_run as recording
+from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
 from tests.evaluation.fixtures_recordings import Source, placed, undrawn

@@ -1,6 +1,7 @@
 """Charts: one color per method on a page, and labels that do not overlap."""
 
 import re
+from typing import Any
 
 import pytest
 from matplotlib.text import Annotation
@@ -57,7 +58,7 @@ def test_two_drawings_and_no_id_twice():
 def boxes(block, width=4.3):
     """Return the boxes of all texts inside the axes, and those of the points' labels alone."""
     with drawing():
-        figure = charts._figure(block, (), width)
+        figure: Any = charts._figure(block, (), width)
     renderer = figure.canvas.get_renderer()
     texts = figure.axes[0].texts
     found = [text.get_window_extent(renderer) for text in texts]

@@ -4,8 +4,7 @@ import pytest
 
 from guardwrap.outcomes import exactly
 from guardwrap.report.blocks import Note, Page, SampleText, Section, Table, Text, Texts
-from guardwrap.report.html import html_report
-from guardwrap.report.terms import TERMS, first_uses, used_in
+from guardwrap.report.html import TERMS, first_uses, html_report, used_in
 from tests.cli.fixtures_commands import run
 from tests.report.fixtures_pages import Page as Read
 from tests.report.fixtures_pages import results

@@ -1,6 +1,6 @@
 """Training on worlds whose g is enumerated: gradients, and the methods' distance to the best possible policy.
 
-Covers ``training/learn.py``, ``training/round_attempts.py`` and ``training/task.py`` too.
+Covers ``training/policy.py``, ``training/rounds.py`` and ``training/task.py`` too.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Results of a training: an adapter with a correct card however it ended, an unchanged model, and warnings.
 
-Covers ``training/gold.py``, ``training/learning_curve.py`` and ``training/policy.py`` too.
+Covers ``training/learning_curve.py`` and ``training/rounds.py`` too.
 """
 
 import copy

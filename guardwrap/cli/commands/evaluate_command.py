@@ -18,7 +18,7 @@ from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_ev
 from guardwrap.report.charts import require_matplotlib
 
 if TYPE_CHECKING:
-    from guardwrap.evaluation.recording import Tick
+    from guardwrap.evaluation.evaluation_run import Tick
 
 _SHOWN = ("acceptance_rate", "kl_gold_base", "kl_gold_guarded")
 
@@ -72,10 +72,10 @@ def evaluate(
     named = None if sampler is None else read_option(sampler, "--sampler")
     changes = known({"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_evaluation_settings(config, changes=changes, allow_code=allow_code)
-    from guardwrap.evaluation.evaluation_claims import next_step
+    from guardwrap.evaluation.evaluation_report import next_step
+    from guardwrap.evaluation.evaluation_run import CHUNK
     from guardwrap.evaluation.evaluation_run import evaluate as run
     from guardwrap.evaluation.figures import LABELS, mean_over_prompts
-    from guardwrap.evaluation.recording import CHUNK
     from guardwrap.planning.choice import chosen_source
 
     def load(name: str) -> Any:
