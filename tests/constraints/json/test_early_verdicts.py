@@ -162,6 +162,8 @@ def test_given_up_as_early_as_can_be(schema, text):
         ),
         ({"additionalProperties": False, "properties": {"": {}}}, '{"": 1}'),
         ({"dependentSchemas": {"a": False}}, '{"b": 1}'),
+        ({"if": {**obj(a={"const": 1}), "required": ["a"]}, "then": obj(b={"type": "null"})}, '{"b": 2, "a": 2}'),
+        ({"if": {**obj(a={"const": 1}), "required": ["a"]}, "else": obj(b={"type": "null"})}, '{"b": 2, "a": 1}'),
     ],
     ids=repr,
 )
