@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 from functools import partial
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_run_can_be_shown(config, tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Training a proposal for doubled" in page
     assert f"{written['figures']['kl_gold_proposal']['value']:.3g} [" in page
-    assert "Learning curves: KL(g‖a&#x27;) [nats] against samples" in page
+    assert "Learning curves: KL(g‖a') [nats] against samples" in unescape(page)
 
 
 @pytest.mark.slow
