@@ -1,6 +1,6 @@
 """What a plain ``pip install`` gets, from the wheel and from the sdist.
 
-Covers ``environment/package_data.py`` too.
+Covers ``environment/files.py`` too.
 """
 
 import os
@@ -75,7 +75,7 @@ def test_the_catalogue_is_found_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
         archive.extractall(site)
     code = (
         "from guardwrap import catalogue; from guardwrap.constraints.files.catalogue_files import catalogue_names; "
-        "from guardwrap.environment.package_data import content; "
+        "from guardwrap.environment.files import content; "
         "names = catalogue_names(); "
         "assert len(names) >= 8, names; [catalogue(name) for name in names]; print(content('constraints'))"
     )

@@ -12,7 +12,7 @@ from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.message_example import read_message
 from guardwrap.documents import lexical
 from guardwrap.documents.validation import Invalid
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import PromptError, UsageError, first_line, nearest
 from guardwrap.prompt_files.prompts import lines
 from guardwrap.prompt_files.written_records import WrittenRecord, is_written

@@ -17,7 +17,7 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_spelt, proposal_spelt
 from guardwrap.constraints.files.repair_field import read_repair, repair_spelt
 from guardwrap.documents.validation import Invalid, read_option
-from guardwrap.environment.file_digests import source_digest
+from guardwrap.environment.network import source_digest
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import constraint_of

@@ -19,12 +19,9 @@ from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.prompts import Item, PromptSource
-from guardwrap.ray.dataset_rows import numbered
-from guardwrap.ray.parquet import parquet_items
-from guardwrap.ray.ray_job import order_of, require_same, require_written, run_job
-from guardwrap.ray.ray_library import connected, library
+from guardwrap.ray.ray_job import Recipe, connected, library, order_of, require_same, require_written, run_job
 from guardwrap.ray.result_folder import Folder
-from guardwrap.ray.worker import Recipe
+from guardwrap.ray.rows import numbered, parquet_items
 
 
 def on_ray(

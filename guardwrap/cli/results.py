@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guardwrap.documents.inputs import irregular
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.overrides import OPTIONS
 from guardwrap.prompt_files.prompts import Item, PromptSource

@@ -13,7 +13,7 @@ import typer
 
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.signals import ends_at_once
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers
 from guardwrap.errors import UsageError, nearest
 

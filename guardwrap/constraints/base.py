@@ -17,7 +17,7 @@ from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.monitors import Rereading
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import ConstraintError, quoted, require_arguments
 from guardwrap.outcomes import Draw
 

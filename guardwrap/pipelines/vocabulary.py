@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.constraints.utf8 import REPLACEMENT, split
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.environment.progress import Teller
+from guardwrap.environment.process import Teller
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Outcome, Usage
 from guardwrap.planning.plan import spent

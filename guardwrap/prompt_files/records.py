@@ -13,8 +13,8 @@ from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.environment.file_digests import source_digest
-from guardwrap.environment.package_data import CONFIG
+from guardwrap.environment.files import CONFIG
+from guardwrap.environment.network import source_digest
 from guardwrap.outcomes import Outcome
 from guardwrap.proposals import Adapter
 

@@ -13,7 +13,7 @@ from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import Unknown, draw_without
 from guardwrap.constraints.explanation import Rejection, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.environment.file_digests import source_digest
+from guardwrap.environment.network import source_digest
 from guardwrap.errors import UsageError, quoted
 from guardwrap.formatting import counted
 from guardwrap.outcomes import plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.environment.progress import tracked
+from guardwrap.environment.process import tracked
 from guardwrap.errors import GuardwrapError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import PreparedPrompt

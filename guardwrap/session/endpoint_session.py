@@ -14,7 +14,7 @@ from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint, line_to
 from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.constraints.prefix_reader import PrefixReader
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.messages.parsed_message import parsed_note
 from guardwrap.pipelines.endpoint_calls import EndpointCall

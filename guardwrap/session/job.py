@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.environment.progress import Teller
+from guardwrap.environment.process import Teller
 from guardwrap.errors import ContextExceeded, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import PreparedPrompt

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.errors import first_line
 
 logger = logging.getLogger("guardwrap")

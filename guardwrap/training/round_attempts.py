@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.samplers import Attempt, from_row, to_row
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import Meter

@@ -33,7 +33,7 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
 from guardwrap.constraints.views import judged_part
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.messages.written_message import written_message

@@ -27,7 +27,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "quant": ("bitsandbytes",),
     "plots": ("matplotlib",),
     "tensorboard": ("tensorboard",),
-    "telemetry": ("opentelemetry-api",),
+    "telemetry": ("opentelemetry-sdk",),
     "langchain": ("langchain-core",),
     "llamaindex": ("llama-index-core",),
     "haystack": ("haystack-ai",),

@@ -12,7 +12,7 @@ import yaml
 
 from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.files.constraint_file import TITLE, json_schema, parse
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import UsageError
 
 SCHEMA = "guardwrap.schema.json"

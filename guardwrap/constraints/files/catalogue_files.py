@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from guardwrap.environment.package_data import content
+from guardwrap.environment.files import content
 from guardwrap.errors import UnknownName
 
 

@@ -14,7 +14,7 @@ from guardwrap.constraints.files.catalogue_files import catalogue_path
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
 from guardwrap.documents.validation import Invalid
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.proposals import require_one
 

@@ -17,7 +17,7 @@ from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Elsewhere
 from guardwrap.documents.yaml_nodes import one_line, path_beside, reading_too, short
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import ConstraintError, SpecError, nearest
 
 

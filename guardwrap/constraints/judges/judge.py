@@ -21,7 +21,7 @@ from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.validation import require_code_allowed
 from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 

@@ -10,8 +10,8 @@ import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
 from guardwrap.documents.inputs import readable
-from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import ConstraintError, ModelError
 
 Piece = tuple[str, bool]

@@ -16,7 +16,7 @@ from typing import Any
 from guardwrap.constraints.base import require
 from guardwrap.constraints.judges.local_answers import Piece
 from guardwrap.documents.inputs import readable
-from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address
+from guardwrap.environment.network import environment_key, is_temporary, plain_address
 from guardwrap.errors import ConstraintError, EndpointError, UsageError
 
 PARALLEL = 8

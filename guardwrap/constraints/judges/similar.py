@@ -22,8 +22,8 @@ from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.sources.source_texts import plain_documents
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.inputs import readable
-from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 

@@ -14,7 +14,7 @@ from guardwrap.constraints.checking import judge
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.environment.package_data import content
+from guardwrap.environment.files import content
 from guardwrap.errors import CheckFailed, UnknownName
 from guardwrap.outcomes import Draw
 

@@ -12,6 +12,7 @@ from guardwrap.constraints import Verdict, parse
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.languages import parses
 from guardwrap.errors import ConstraintError, SpecError
+from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
@@ -50,7 +51,9 @@ def test_a_missing_library_is_named_with_its_extra(language, monkeypatch):
 
 
 def test_requests_to_the_server_may_use_it():
-    (file,) = constraints_of({"constraint": {"kind": "parses", "language": "xml"}}, RequestPolicy(models=("m",)))
+    (file,) = constraints_of(
+        GuardwrapFields(constraint={"kind": "parses", "language": "xml"}), RequestPolicy(models=("m",))
+    )
     assert file.constraint == Parses("xml")
 
 
