@@ -16,7 +16,7 @@ from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, explain_draw
-from guardwrap.environment.progress import Teller
+from guardwrap.environment.process import Teller
 from guardwrap.errors import UsageError, nearest, require_whole, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.prompt_forms import returned_rows

@@ -14,7 +14,7 @@ from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.validation import Invalid, document_of, validated
 from guardwrap.documents.yaml_nodes import reading
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import UsageError
 
 

@@ -53,7 +53,7 @@ _READS = ("startswith", "endswith", "partition", "rpartition", "removeprefix", "
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]")
 _FOREIGN = {
     "result_files.py": "pydantic's",
-    "transformers_errors.py": "transformers'",
+    "transformers_internals.py": "transformers'",
     "llguidance_matcher.py": "llguidance's",
     "parses.py": "CPython's",
     "yaml_nodes.py": "PyYAML's",

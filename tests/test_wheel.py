@@ -1,6 +1,6 @@
 """What a plain ``pip install`` gets, from the wheel and from the sdist.
 
-Covers ``environment/package_data.py`` too.
+Covers ``environment/files.py`` too.
 """
 
 import os

@@ -18,9 +18,8 @@ from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, difference, readme
 from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
-from guardwrap.environment.atomic_files import write_whole
-from guardwrap.environment.hub import reachable
-from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
+from guardwrap.environment.files import CARD, CONFIG, PREFIX, adapters, write_whole
+from guardwrap.environment.network import reachable
 from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.proposals import HUB_ID
 

@@ -17,8 +17,8 @@ from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.file_fields import demands, trained_for_another
 from guardwrap.documents.limits import irregular
+from guardwrap.environment.files import CONFIG
 from guardwrap.environment.model_loading import loading_model
-from guardwrap.environment.package_data import CONFIG
 from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import Adapter

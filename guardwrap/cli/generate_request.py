@@ -16,7 +16,7 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spelt, read_repair, repair_spelt
 from guardwrap.constraints.files.template import require_filled
 from guardwrap.documents.validation import Invalid, read_option
-from guardwrap.environment.file_digests import source_digest
+from guardwrap.environment.network import source_digest
 from guardwrap.errors import UsageError, nearest
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.prompts import Item, PromptSource, constraint_of, own_of, prompt_source_of

@@ -13,12 +13,9 @@ from guardwrap.cli.progress import Progress, progress_shown
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted_of
 from guardwrap.prompt_files.prompts import Item, PromptSource
-from guardwrap.ray.dataset_rows import numbered
-from guardwrap.ray.parquet import parquet_items
-from guardwrap.ray.ray_job import order_of, require_same, require_written, run_job
-from guardwrap.ray.ray_library import connected, library
+from guardwrap.ray.ray_job import Recipe, connected, library, order_of, require_same, require_written, run_job
 from guardwrap.ray.result_folder import Folder
-from guardwrap.ray.worker import Recipe
+from guardwrap.ray.rows import numbered, parquet_items
 
 
 def write_with_workers(request: GenerateRequest, source: PromptSource, address: str) -> None:

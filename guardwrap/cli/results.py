@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from guardwrap.documents.limits import irregular
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.prompts import OPTIONS, Item, PromptSource
 from guardwrap.prompt_files.records import AGAIN, NUMBER, difference, is_written, require_unchanged

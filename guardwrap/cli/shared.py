@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from guardwrap.cli.signals import ends_in_order, exit_of
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers
 from guardwrap.errors import UsageError
 

@@ -23,7 +23,7 @@ from guardwrap.constraints.verdicts import Context, Monitor, Undecided, Verdict
 from guardwrap.constraints.views import Part, in_json, message_part, view
 from guardwrap.documents.limits import MAX_COMPARED
 from guardwrap.documents.time_limits import check_deadline
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import ConstraintError, Unsatisfiable, quoted, require_arguments
 from guardwrap.outcomes import Draw
 

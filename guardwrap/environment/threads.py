@@ -1,12 +1,13 @@
-"""Calls that cannot be interrupted, in threads that may be abandoned, and threads that the process waits for."""
+"""Threads: calls that may be abandoned, work that the process waits for, values that are computed without a lock."""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 LAST_STEP = 30.0
 """Maximum time in seconds that the exit of the process waits for threads."""
@@ -21,28 +22,10 @@ _Answer = TypeVar("_Answer")
 
 
 def in_thread(call: Callable[[], _Answer], seconds: float, *, name: str) -> tuple[list[_Answer], threading.Thread]:
-    """Run a call in a thread, and wait for its result for a limited time.
+    """Run a call in a thread, and wait for its result so many seconds.
 
-    Parameters
-    ----------
-    call
-        The function to call.
-    seconds
-        Maximum time to wait.
-    name
-        The name of the thread.
-
-    Returns
-    -------
-    list
-        The result as its only item; empty if the call has not returned in time.
-    threading.Thread
-        The thread, which keeps running until the call returns.
-
-    Raises
-    ------
-    BaseException
-        The error that the call raised in time.
+    Return a list with the result, which is empty if there is none in time, and the thread, which runs until the call
+    returns. An error that the call raised in time is raised here.
     """
     answer: list[_Answer] = []
     raised: list[BaseException] = []
@@ -77,3 +60,23 @@ def wait_for_threads() -> None:
     end = time.monotonic() + LAST_STEP
     for thread in list(_awaited):
         thread.join(max(0.0, end - time.monotonic()))
+
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801  # in its place
+        """A value that is computed at first use, without a lock: functools' decorator as in Python 3.12.
+
+        In 3.11 it holds a lock of the class while it computes. So while one constraint loads its model, or asks it, all
+        other constraints of its kind would wait. Here two threads may compute a value at once, and the first one stays.
+        """
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            values = vars(instance)
+            if self.attrname not in values:
+                values.setdefault(self.attrname, self.func(instance))
+            return values[self.attrname]

@@ -1,14 +1,15 @@
 """All uses of names that transformers and torch do not document as public, and differences between their releases.
 
-``USED`` lists these names, and a test reports those that a new release has removed. Names of other libraries are in
-``library_internals``, which does not import torch. Each branch for a release of transformers names the release in which
+``USED`` lists these names, and a test reports those that a new release has removed. A test lists those of other
+libraries. Each branch for a release of transformers names the release in which
 the behavior changed.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NamedTuple
@@ -27,7 +28,10 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.pipelines import Pipeline, TextGenerationPipeline, image_text_to_text, text_generation
 from transformers.utils.chat_template_utils import Chat, is_valid_message
 
+from guardwrap.errors import GuardwrapError, UsageError, first_line, nearest
+
 __all__ = [
+    "BUDGET_LIMITS",
     "CACHE_NAMES",
     "NEW_TEXT",
     "NEW_TEXT_BESIDE_IMAGES",
@@ -57,6 +61,7 @@ __all__ = [
     "stand_in",
     "take_flags",
     "tokenizer_lock",
+    "translated",
     "uncompiled",
     "without_stop_strings",
     "writes_of",
@@ -238,3 +243,39 @@ def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
             yield
         finally:
             config.stop_strings = stops
+
+
+def translated(known: Sequence[str], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, and raise transformers' errors as errors of ours."""
+    try:
+        return call(*args, **kwargs)
+    except GuardwrapError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(_say(error, known)) from None
+
+
+def _say(error: Exception, known: Sequence[str]) -> str:
+    """One line of transformers' complaint, with the nearest spelling of an unknown argument."""
+    message = first_line(error)
+    unused = re.search(r"not used by the model: \['(\w+)'", message)
+    if not unused:
+        return message
+    names = [*vars(GenerationConfig()), *known]
+    if unused[1] in _ELSEWHERE:
+        return f"unknown argument {unused[1]!r}: here it is {_ELSEWHERE[unused[1]]!r}"
+    if unused[1] in BUDGET_LIMITS:
+        return f"unknown argument {unused[1]!r}: it belongs to the budget, budget=Budget({unused[1]}=...)"
+    if unused[1] in _ONCE:
+        return f"unknown argument {unused[1]!r}: it belongs to the wrapper, GuardedGenerator(..., {unused[1]}=...)"
+    return f"unknown argument {unused[1]!r}{nearest(unused[1], [n for n in names if not n.startswith('_')])}"
+
+
+_ELSEWHERE = {"n": "num_return_sequences", "max_tokens": "max_new_tokens", "stop": "stop_strings"}
+"""What other libraries call it."""
+
+BUDGET_LIMITS = ("max_attempts", "max_seconds", "deadline", "max_computed_tokens", "timeout")
+"""The limits of a ``Budget``, except ``max_tokens``, which other libraries call ``max_new_tokens``."""
+
+_ONCE = ("allow_code",)
+"""What is said when a pipeline is wrapped, and not in a call."""

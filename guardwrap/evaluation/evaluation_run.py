@@ -18,7 +18,8 @@ import numpy as np
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
 from guardwrap.documents.limits import irregular
-from guardwrap.environment.file_digests import file_digest, folder_digest, local_path
+from guardwrap.environment.files import file_digest, folder_digest
+from guardwrap.environment.network import local_path
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
 from guardwrap.evaluation.evaluation_settings import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -145,12 +145,7 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> AsyncIterator[CompletionResponse]:
         """Call ``stream_complete`` in a thread."""
-
-        async def pieces() -> AsyncIterator[CompletionResponse]:
-            for piece in await asyncio.to_thread(lambda: [*self.stream_complete(prompt, formatted, **kwargs)]):
-                yield piece
-
-        return pieces()
+        return _from_thread(lambda: self.stream_complete(prompt, formatted, **kwargs))
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -160,12 +155,7 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> AsyncIterator[ChatResponse]:
         """Call ``stream_chat`` in a thread."""
-
-        async def pieces() -> AsyncIterator[ChatResponse]:
-            for piece in await asyncio.to_thread(lambda: [*self.stream_chat(messages, **kwargs)]):
-                yield piece
-
-        return pieces()
+        return _from_thread(lambda: self.stream_chat(messages, **kwargs))
 
     def _prepare_chat_with_tools(
         self,
@@ -250,11 +240,12 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
 
     async def astream_structured_predict(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """Return an async iterator that yields the value of ``structured_predict``."""
+        return _from_thread(lambda: self.stream_structured_predict(*args, **kwargs))
 
-        async def values() -> AsyncIterator[Any]:
-            yield await self.astructured_predict(*args, **kwargs)
 
-        return values()
+async def _from_thread(items: Callable[[], Iterator[Any]]) -> AsyncIterator[Any]:
+    for item in await asyncio.to_thread(lambda: [*items()]):
+        yield item
 
 
 def _details(outcome: Outcome) -> dict[str, Any]:

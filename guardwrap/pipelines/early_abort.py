@@ -9,7 +9,7 @@ from typing import Any
 
 from guardwrap.constraints.prefix_reader import PrefixReader, ReadPrefix
 from guardwrap.constraints.verdicts import Monitor
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 from guardwrap.scheduling.backend import TokenIds
 

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from guardwrap.environment.file_digests import folder_digest, source_digest
-from guardwrap.environment.hub import cached_or_online
+from guardwrap.environment.files import folder_digest
 from guardwrap.environment.model_loading import loading_model
+from guardwrap.environment.network import cached_or_online, source_digest
 from guardwrap.errors import ModelError
 
 logger = logging.getLogger("guardwrap")

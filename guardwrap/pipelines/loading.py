@@ -20,8 +20,8 @@ from transformers import (
 from transformers.pipelines import Pipeline
 from transformers.utils import find_adapter_config_file
 
-from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import loading_model
+from guardwrap.environment.network import cached_or_online
 from guardwrap.environment.transformers_internals import uncompiled
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local

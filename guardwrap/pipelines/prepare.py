@@ -35,7 +35,6 @@ from transformers.generation import (
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill.row_states import taken_by
 from guardwrap.environment.model_loading import computing
-from guardwrap.environment.transformers_errors import translated
 from guardwrap.environment.transformers_internals import (
     CACHE_NAMES,
     GenerationMode,
@@ -43,6 +42,7 @@ from guardwrap.environment.transformers_internals import (
     end_ids,
     library_lock,
     stand_in,
+    translated,
     without_stop_strings,
 )
 from guardwrap.errors import UsageError, is_count

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.constraints.verdicts import REPLACEMENT, split
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.scheduling.backend import TokenIds
 
 Decode = Callable[[Sequence[int]], str]

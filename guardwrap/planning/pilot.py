@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.budget import Budget
-from guardwrap.environment.progress import Teller
+from guardwrap.environment.process import Teller
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Estimate, Outcome, Usage

@@ -20,8 +20,8 @@ from guardwrap.constraints.checking import Unknown, draw_without
 from guardwrap.constraints.explanation import Rejection, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.documents import lexical
-from guardwrap.environment.file_digests import source_digest
-from guardwrap.environment.package_data import CONFIG
+from guardwrap.environment.files import CONFIG
+from guardwrap.environment.network import source_digest
 from guardwrap.errors import PromptError, UsageError, first_line, quoted
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Outcome, plain

@@ -11,16 +11,14 @@ from typing import Any
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.constraints.files.constraint_file import as_constraint_file
-from guardwrap.environment.file_digests import source_digest
+from guardwrap.environment.network import source_digest
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.prompts import Item, own_of
 from guardwrap.prompt_files.records import DIGESTS, MADE, VERSIONS, difference, run_digests, to_bytes, versions
-from guardwrap.ray.dataset_rows import PromptRow, id_in, key_of, randomness_place, row_digest
-from guardwrap.ray.parquet import fields_of
-from guardwrap.ray.ray_library import library
+from guardwrap.ray.ray_job import Recipe, Worker, library
 from guardwrap.ray.result_folder import Folder, first_other
-from guardwrap.ray.worker import Recipe, Worker
+from guardwrap.ray.rows import PromptRow, fields_of, id_in, key_of, randomness_place, row_digest
 from guardwrap.samplers.protocol import Sampler
 
 ROWS = 64
@@ -71,12 +69,6 @@ def _row(values: Mapping[str, Any], read_own: Any) -> PromptRow | str:
         return str(error)
 
 
-def _require_numbers(seed: int, workers: int, budget: Budget | None) -> None:
-    require_whole("seed", seed, 0)
-    require_whole("workers", workers, 1)
-    budget_or_none(budget)
-
-
 def _require_loadable(generator: Any) -> None:
     """Raise UsageError if workers could not load the model, or would lack the API key of a server."""
     if not isinstance(generator, str | Path | Endpoint):
@@ -97,8 +89,8 @@ def _require_usable(dataset: Any, ray: Any) -> None:
 def _not_in(done: Path, settings: Any, dataset: Any) -> Any:
     """Return the dataset without the rows that have a record in a folder."""
     rows = _rows_in(done, settings)
-    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow") if rows else ():
-        for values in table.to_pylist():
+    for table in _tables(dataset) if rows else ():
+        for values in table:
             key = key_of(values["id"])
             if key in rows and rows[key] != row_digest(_filled(values)):
                 raise UsageError(
@@ -178,7 +170,9 @@ def map_prompts(
         ``done`` were made with other arguments.
     """
     ray = library()
-    _require_numbers(seed, workers, budget)
+    require_whole("seed", seed, 0)
+    require_whole("workers", workers, 1)
+    budget_or_none(budget)
     _require_loadable(generator)
     _require_usable(dataset, ray)
     file = as_constraint_file(constraints, allow_code=allow_code)
@@ -221,8 +215,8 @@ def save(dataset: Any, folder: str | Path) -> None:
         If the folder cannot be written to, or another job is writing to it.
     """
     with Folder.opened(Path(folder), resume=True, overwrite=False) as out:
-        for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            out.add([to_bytes(_record(values)) for values in table.to_pylist()])
+        for table in _tables(dataset):
+            out.add([to_bytes(_record(values)) for values in table])
         names = {key: done.name for key, done in out.done.items()}
         in_order = sorted(names, key=lambda key: (isinstance(names[key], str), names[key]))
         out.merge({key: place for place, key in enumerate(in_order)})
@@ -243,7 +237,7 @@ def _require_ids(dataset: Any) -> None:
     if "id" not in (dataset.columns() or ()):
         raise UsageError('map_prompts needs a column "id", which determines the randomness of each row')
     seen: set[int] = set()
-    for name in _column(dataset.select_columns(["id"])):
+    for name in (values["id"] for table in _tables(dataset.select_columns(["id"])) for values in table):
         if type(name) not in (int, str):
             raise UsageError('the column "id" must have a whole number or a string in each row')
         key = key_of(name)
@@ -252,9 +246,10 @@ def _require_ids(dataset: Any) -> None:
         seen.add(key)
 
 
-def _column(dataset: Any) -> Iterator[Any]:
-    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-        yield from table["id"].to_pylist()
+def _tables(dataset: Any) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each block, as soon as it is there."""
+    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        yield table.to_pylist()
 
 
 def _rows_in(folder: Path, settings: Mapping[str, Any]) -> dict[int, int]:

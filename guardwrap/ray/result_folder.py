@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from guardwrap.environment.atomic_files import unfollowed, write_whole
+from guardwrap.environment.files import unfollowed, write_whole
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.records import AGAIN
-from guardwrap.ray.dataset_rows import key_of, row_digest
+from guardwrap.ray.rows import key_of, row_digest
 
 RESULTS, FAILED, RUN, PARTS, LOCK = "results.jsonl", "failed.jsonl", "run.json", "parts", ".lock"
 

@@ -19,7 +19,7 @@ from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_di
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.validation import require_code_allowed
 from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 from guardwrap.rules.judge_answers import (

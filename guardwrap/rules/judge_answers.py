@@ -19,9 +19,9 @@ import regex
 from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.kinds.classifier import loaded
 from guardwrap.documents.limits import readable
-from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
-from guardwrap.environment.server_requests import environment_key, is_temporary, plain_address
+from guardwrap.environment.network import environment_key, is_temporary, plain_address
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import ConstraintError, EndpointError, ModelError, UsageError
 
 Piece = tuple[str, bool]

@@ -21,8 +21,8 @@ from guardwrap.constraints.kinds.classifier import (
 )
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import is_text, readable
-from guardwrap.environment.cached import cached_property
 from guardwrap.environment.model_loading import computing
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 from guardwrap.rules.copies import plain_documents

@@ -83,28 +83,25 @@ def no_model(name: Any, names: Sequence[str]) -> ErrorResponse:
 def in_field(param: str, error: Exception) -> ErrorResponse:
     """Return the response (HTTP 400) to an error in a field; it names the place in the field, if the error does."""
     if isinstance(error, Invalid):
-        where = ".".join(str(step) for step in (param, *error.location))
-        return bad(where, error.problem)
+        where = ".".join(str(step) for step in (param, *error.location) if step != "")
+        return bad(where or None, error.problem)
     return bad(param, first_line(error))
 
 
 def refusal_of(error: Exception, request_id: str | None = None) -> ErrorResponse:
     """Return the response to an exception that was raised while a request was served."""
-    refused = _refusal_of(error)
-    refused.request_id = request_id
-    return refused
-
-
-def _refusal_of(error: Exception) -> ErrorResponse:
     if isinstance(error, ErrorResponse):
-        return error
-    if isinstance(error, AdapterMismatch):
-        return bad("guardwrap.adapter", "the adapter was trained for another model or constraint; name another one")
-    if isinstance(error, UsageError | ConstraintError):
-        return bad(None, first_line(error))
-    if isinstance(error, CheckFailed):
-        return ErrorResponse(422, first_line(error), code="check_failed")
-    if isinstance(error, GenerationFailed):
-        return ErrorResponse(422, first_line(error), code="generation_failed")
-    # The message of an unexpected error may quote unchecked text, so it is left out.
-    return ErrorResponse(500, f"unexpected {type(error).__name__} in the server", code="unexpected")
+        refusal = error
+    elif isinstance(error, AdapterMismatch):
+        problem = "the adapter was trained for another model or constraint; name another one"
+        refusal = bad("guardwrap.adapter", problem)
+    elif isinstance(error, UsageError | ConstraintError):
+        refusal = bad(None, first_line(error))
+    elif isinstance(error, CheckFailed):
+        refusal = ErrorResponse(422, first_line(error), code="check_failed")
+    elif isinstance(error, GenerationFailed):
+        refusal = ErrorResponse(422, first_line(error), code="generation_failed")
+    else:  # its message may quote unchecked text, so it is left out
+        refusal = ErrorResponse(500, f"unexpected {type(error).__name__} in the server", code="unexpected")
+    refusal.request_id = request_id
+    return refusal

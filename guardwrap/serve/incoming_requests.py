@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import re
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from fastapi import Request
+from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.opentelemetry_api import attached, context_with, remote_context, tracer
-from guardwrap.serve.error_responses import ErrorResponse
+from guardwrap.environment.opentelemetry_api import attached, remote_context, start_span
+from guardwrap.serve.error_responses import ErrorResponse, bad
 from guardwrap.serve.server_settings import ServerLimits
 
 REQUEST_ID = "x-request-id"
@@ -26,6 +29,8 @@ REQUEST_ID = "x-request-id"
 _SANE = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}")
 _UNREAD_BYTES = 32_000_000
 _UNREAD_SECONDS = 5.0
+_MOST_DEPTH = MAX_DEPTH + 20  # a schema may be MAX_DEPTH deep, and is itself nested in the request
+_TOO_DEEP = "the request is nested too deeply"
 
 
 def require_key(request: Request, digests: Sequence[bytes]) -> None:
@@ -81,6 +86,42 @@ def _too_large(most: int) -> ErrorResponse:
     return ErrorResponse(413, message, code="too_large", headers={"Connection": "close"})
 
 
+def parsed(raw: bytes) -> dict[str, Any]:
+    """Parse the body of a request."""
+    try:
+        data = json.loads(raw, parse_constant=_no_number)
+        json.dumps(data, ensure_ascii=False).encode()
+        _require_shallow(data)
+    except UnicodeEncodeError:
+        raise bad(None, "the request contains half of a surrogate pair, which is not a character") from None
+    except RecursionError:
+        raise bad(None, _TOO_DEEP) from None
+    except ValueError as error:  # invalid JSON, a number with too many digits, or bytes that are not UTF-8
+        raise bad(None, f"the request is not JSON: {short(str(error))}") from None
+    if not isinstance(data, dict):
+        raise bad(None, "the request is not a JSON object")
+    return data
+
+
+def _require_shallow(data: Any) -> None:
+    """Limit the depth of a request, because later code recurses through it."""
+    level = [data]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise bad(None, _TOO_DEEP)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
 async def unread(request: Request) -> None:
     """Read and discard the rest of a rejected request: a client that is still sending would miss the reply."""
     size = _UNREAD_BYTES if getattr(request.state, "read", False) else 0
@@ -133,25 +174,23 @@ class RequestContext:
                 state.setdefault("status", message["status"])
             await send(message)
 
-        span = _started(scope, headers, ident)
-        with ExitStack() as stack:
-            if span is not None:
-                stack.callback(_end, span, scope)
-                stack.enter_context(attached(context_with(span)))
+        if scope["method"] != "POST":  # no request for texts
             await self._app(scope, receive, send_with_id)
+            return
+        span = _started(scope, headers, ident)
+        try:
+            with attached(set_span_in_context(span)):
+                await self._app(scope, receive, send_with_id)
+        finally:
+            _end(span, scope)
 
 
 def _started(scope: Scope, headers: Headers, ident: str) -> Any:
-    """Start the span of a request for texts; None for other requests, and if the process does not use OpenTelemetry."""
-    tracing = tracer() if scope["method"] == "POST" else None
-    if tracing is None:
-        return None
-    from opentelemetry.trace import SpanKind
-
+    """Start the span of a request."""
     attributes = {"http.request.method": scope["method"], "guardwrap.request_id": ident}
     context = remote_context(dict(headers))
     kind = SpanKind.INTERNAL if context is None else SpanKind.SERVER  # an instrumentation has made the server's span
-    return tracing.start_span(scope["method"], context, kind, attributes)
+    return start_span(scope["method"], context=context, kind=kind, attributes=attributes)
 
 
 def _end(span: Any, scope: Scope) -> None:
@@ -162,8 +201,6 @@ def _end(span: Any, scope: Scope) -> None:
         span.set_attribute("http.route", route)
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
-        from opentelemetry.trace import StatusCode
-
         span.set_attribute("error.type", str(status))
         span.set_status(StatusCode.ERROR)
     span.end()

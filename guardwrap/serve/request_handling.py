@@ -19,8 +19,7 @@ from guardwrap.outcomes import Draw, Outcome
 from guardwrap.serve.error_responses import ErrorResponse, refusal_of
 from guardwrap.serve.incoming_requests import gone
 from guardwrap.serve.parsed_request import ParsedRequest
-from guardwrap.serve.replies import WAITING, Reply, event, require_complete
-from guardwrap.serve.responses_reply import ResponsesReply
+from guardwrap.serve.replies import WAITING, Reply, ResponsesReply, event, require_complete
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
-
-from pydantic import TypeAdapter
+from typing import Any, Literal, TypeVar
 
 from guardwrap.budget import Budget
-from guardwrap.constraints.base import walk
+from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.files.constraint_data import catalogue_names, read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file, catalogue, fallback_fault
-from guardwrap.constraints.files.file_fields import NAMED, REASONS, AProposal, read_repair
+from guardwrap.constraints.files.file_fields import NAMED, REASONS, AProposal, ARepair
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import Python
-from guardwrap.documents.limits import MAX_DEPTH, is_text
-from guardwrap.documents.validation import Invalid, validated
+from guardwrap.constraints.verdicts import Verdict
+from guardwrap.documents.limits import MAX_DEPTH
+from guardwrap.documents.validation import Invalid
 from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.package_data import PREFIX
-from guardwrap.errors import GuardwrapError, SpecError, nearest
+from guardwrap.environment.files import PREFIX
+from guardwrap.environment.threads import cached_property, in_thread
+from guardwrap.errors import CheckFailed, GuardwrapError, SpecError, nearest
+from guardwrap.outcomes import Draw
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.fields import require_fields, require_size
+from guardwrap.serve.request_models import GuardwrapFields, read_field, require_size
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_named
 
-_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget", "repair", "fallback")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text
 
@@ -99,43 +100,31 @@ def policy_of(settings: ServerSettings) -> RequestPolicy:
     )
 
 
-def require_mapping(value: Any) -> dict[str, Any]:
-    """Return the fields of the ``guardwrap`` object, without those that are None."""
-    if not isinstance(value, dict):
-        raise bad("guardwrap", f"give an object with any of {', '.join(_FIELDS)}")
-    require_fields(value, "guardwrap", _FIELDS)
-    if value.get("constraint") is not None and value.get("constraints") is not None:
-        raise bad("guardwrap.constraints", "give either constraint or constraints, not both")
-    return {name: each for name, each in value.items() if each is not None}
-
-
-def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[ConstraintFile]:
+def constraints_of(fields: GuardwrapFields, policy: RequestPolicy) -> list[ConstraintFile]:
     """Return the constraints of a request. A text must satisfy all of them."""
-    where = next((f"guardwrap.{name}" for name in ("constraint", "constraints") if name in fields), "")
-    if not where:
+    value, where = fields.constraint, "guardwrap.constraint"
+    if fields.constraints is not None:
+        value, where = fields.constraints, "guardwrap.constraints"
+    if value is None:
         return []
-    value = fields[where.removeprefix("guardwrap.")]
     require_size(where, len(json.dumps(value)), policy.limits.constraint_characters)
-    several = value if isinstance(value, list) else [value]
-    if not several:
+    if not isinstance(value, list):
+        return [_file_of(value, where, policy)]
+    if not value:
         raise bad(where, "give at least one constraint")
-    places = [f"{where}.{i}" for i in range(len(several))] if isinstance(value, list) else [where]
-    return [_file_of(each, place, policy) for each, place in zip(several, places, strict=True)]
+    return [_file_of(rule, f"{where}.{i}", policy) for i, rule in enumerate(value)]
 
 
-def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
+def field_values(fields: GuardwrapFields, file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
     """Return the values for the placeholders of the server's constraint files."""
-    values = fields.get("fields", {})
-    if not isinstance(values, dict):
-        raise bad("guardwrap.fields", "give an object with a value for each field")
-    require_size("guardwrap.fields", len(json.dumps(values)), policy.limits.constraint_characters)
-    for name in values:
+    require_size("guardwrap.fields", len(json.dumps(fields.fields)), policy.limits.constraint_characters)
+    for name in fields.fields:
         if name not in file.fields:
             known = (
                 f"; known: {', '.join(file.fields)}" if file.fields else "; the constraints of this request have none"
             )
             raise bad("guardwrap.fields", f"unknown field {short(name)}{nearest(name, file.fields)}{known}")
-    return values
+    return fields.fields
 
 
 def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
@@ -182,14 +171,15 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
         )
     if issubclass(kinds()[kind], ScoringConstraint):
         _require_listed(value.get("model"), where, policy)
-    inner = value.get("of")
-    if kind == "not" and inner is not None:
-        _require_own(inner, f"{where}.of", policy, depth + 1)
-    elif kind == "split" and value.get("each") is not None:
-        _require_own(value["each"], f"{where}.each", policy, depth + 1)
-    elif kind in ("all", "any") and isinstance(inner, list):
-        for i, each in enumerate(inner):
-            _require_own(each, f"{where}.of.{i}", policy, depth + 1)
+    of_kind: Any = kinds()[kind]
+    for field in dataclasses.fields(of_kind):
+        if "Constraint" in str(field.type):  # it holds constraints of any kind
+            inner = value.get(field.name)
+            if isinstance(inner, list):
+                for i, rule in enumerate(inner):
+                    _require_own(rule, f"{where}.{field.name}.{i}", policy, depth + 1)
+            elif inner is not None:
+                _require_own(inner, f"{where}.{field.name}", policy, depth + 1)
 
 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
@@ -199,51 +189,53 @@ def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
         raise bad(f"{where}.model", problem)
 
 
-def sampler_of(fields: Mapping[str, Any]) -> Any:
+def sampler_of(fields: GuardwrapFields) -> Any:
     """Return the requested sampler, or None."""
-    if "sampler" not in fields:
+    if fields.sampler is None:
         return None
-    options = fields["sampler"].values() if isinstance(fields["sampler"], dict) else ()
+    options = fields.sampler.values() if isinstance(fields.sampler, dict) else ()
     numbers = [number for each in options if isinstance(each, dict) for number in each.values()]
     if any(isinstance(number, int | float) and number > _MOST_OF_A_SAMPLER for number in numbers):
         problem = f"this server accepts numbers up to {_MOST_OF_A_SAMPLER}"
         raise bad("guardwrap.sampler", problem, code="above_the_limit")
     try:
-        return read_sampler(fields["sampler"])
+        return read_sampler(fields.sampler)
     except (Invalid, GuardwrapError) as error:
         raise in_field("guardwrap.sampler", error) from None
 
 
-@cache
-def _a_proposal() -> TypeAdapter[Any]:
-    return TypeAdapter(AProposal)
-
-
-def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, Any]:
-    """Return the requested proposal and adapter: None if the request does not say, False if it asks for none."""
-    proposal, adapter = fields.get("proposal"), fields.get("adapter")
-    if isinstance(proposal, str) and proposal in policy.proposals:
-        proposal = policy.proposals[proposal]
-    elif proposal is not None and proposal is not False:
-        if isinstance(proposal, str) and proposal not in NAMED:
-            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", (*NAMED, *policy.proposals)))
-        try:
-            proposal = validated(proposal, _a_proposal())
-        except (Invalid, GuardwrapError) as error:
-            raise in_field("guardwrap.proposal", error) from None
-        if isinstance(proposal, Twisted) and proposal.learned is not None:
-            raise bad("guardwrap.proposal.twisted.learned", "a request cannot name a file of the server; leave it out")
-        if isinstance(proposal, Twisted) and proposal.examples is not None:
+def proposal_of(value: Any, policy: RequestPolicy) -> Any:
+    """Return the requested proposal: None if the request does not say, False if it asks for none."""
+    where = "guardwrap.proposal"
+    if value is None or value is False:
+        return value
+    if isinstance(value, str) and value in policy.proposals:
+        return policy.proposals[value]
+    if isinstance(value, str) and value not in NAMED:
+        raise bad(where, _no_name(value, "proposal", (*NAMED, *policy.proposals)))
+    try:
+        proposal = read_field(AProposal, value, where)
+    except GuardwrapError as error:
+        raise in_field(where, error) from None
+    if isinstance(proposal, Twisted):
+        if proposal.learned is not None:
+            raise bad(f"{where}.twisted.learned", "a request cannot name a file of the server; leave it out")
+        if proposal.examples is not None:
             why = "a request gives no texts to learn from; use a proposal of the server"
-            raise bad("guardwrap.proposal.twisted.examples", why)
-        if isinstance(proposal, Twisted) and (proposal.attempts or 0) > _MOST_LEARNED:
+            raise bad(f"{where}.twisted.examples", why)
+        if (proposal.attempts or 0) > _MOST_LEARNED:
             most = f"a request learns from at most {_MOST_LEARNED} attempts; use a proposal of the server for more"
-            raise bad("guardwrap.proposal.twisted.attempts", most)
-    if adapter is not None and adapter is not False:
-        if not isinstance(adapter, str) or adapter not in policy.adapters:
-            raise bad("guardwrap.adapter", _no_name(adapter, "adapter", policy.adapters))
-        adapter = policy.adapters[adapter]
-    return proposal, adapter
+            raise bad(f"{where}.twisted.attempts", most)
+    return proposal
+
+
+def adapter_of(value: Any, policy: RequestPolicy) -> Any:
+    """Return the requested adapter: None if the request does not say, False if it asks for none."""
+    if value is None or value is False:
+        return value
+    if not isinstance(value, str) or value not in policy.adapters:
+        raise bad("guardwrap.adapter", _no_name(value, "adapter", policy.adapters))
+    return policy.adapters[value]
 
 
 def _no_name(value: Any, what: str, known: Iterable[str]) -> str:
@@ -253,42 +245,36 @@ def _no_name(value: Any, what: str, known: Iterable[str]) -> str:
 
 
 def repair_of(
-    fields: Mapping[str, Any], file_repair: Mapping[str, Any] | None, policy: RequestPolicy, *, chat: bool
+    value: Any, file_repair: Mapping[str, Any] | None, policy: RequestPolicy, *, chat: bool
 ) -> Mapping[str, Any] | None:
     """Return the repair turns of a request: its own, or those of its files, or the server's; None for none.
 
     Those of files and of the server apply to chats only. There are never more than the server allows attempts for.
     """
     where, limits = "guardwrap.repair", policy.limits
-    if "repair" not in fields:
+    if value is None:
         repair = (file_repair or policy.repair) if chat else None
         turns = 0 if repair is None else min(repair["max_turns"], limits.attempts - 1)
         return {**repair, "max_turns": turns} if repair is not None and turns else None
-    value = fields["repair"]
     if value == 0 and not isinstance(value, bool):
         return None
     if not chat:
         raise bad(where, "continues a chat, and this request has none; send messages to /v1/chat/completions")
     require_size(where, len(json.dumps(value)), limits.constraint_characters)
-    try:
-        repair = read_repair(value)
-    except (Invalid, GuardwrapError) as error:
-        raise in_field(where, error) from None
+    repair = read_field(ARepair, value, where)
     most = min(limits.repair_turns, limits.attempts - 1)
     if repair["max_turns"] > most:
         raise bad(where, f"this server accepts at most {most} turns", code="above_the_limit")
     if repair["message"].count(REASONS) > 1:  # reasons may be long, and would be inserted each time
         raise bad(f"{where}.message", f"has {REASONS} more than once; leave the others out")
-    return repair
+    return dict(repair)
 
 
-def fallback_of(fields: Mapping[str, Any], file: ConstraintFile, limits: ServerLimits) -> str | None:
+def fallback_of(text: str | None, file: ConstraintFile, limits: ServerLimits) -> str | None:
     """Return the text for missing ones: the request's, or that of its files. It is checked before anything is drawn."""
-    where, text = "guardwrap.fallback", fields.get("fallback", file.fallback)
+    where, text = "guardwrap.fallback", file.fallback if text is None else text
     if text is None:
         return None
-    if not isinstance(text, str) or not is_text(text):
-        raise bad(where, "give a text")
     require_size(where, len(text), limits.constraint_characters)
     if (fault := fallback_fault(text, file.constraint)) is not None:
         raise bad(where, fault)
@@ -300,13 +286,61 @@ def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: Ser
 
     With repair turns it is the budget of each turn, and all of them together stay within the server's limits.
     """
-    budget = file_budget or Budget()
-    if "budget" in fields:
-        try:
-            read = validated(fields["budget"], TypeAdapter(Budget))
-        except (Invalid, GuardwrapError) as error:
-            raise in_field("guardwrap.budget", error) from None
-        budget = dataclasses.replace(budget, **{name: getattr(read, name) for name in fields["budget"]})
+    try:
+        read = read_field(Budget, fields, "guardwrap.budget")
+    except GuardwrapError as error:
+        raise in_field("guardwrap.budget", error) from None
+    budget = dataclasses.replace(file_budget or Budget(), **{name: getattr(read, name) for name in fields})
     attempts, seconds = limits.attempts // (turns + 1), limits.seconds / (turns + 1)
     attempts, seconds = min(attempts, budget.max_attempts or attempts), min(seconds, budget.max_seconds or seconds)
     return dataclasses.replace(budget, max_attempts=attempts, max_seconds=seconds)
+
+
+_Answer = TypeVar("_Answer")
+
+LEFT_BEHIND = 8
+"""Threads of one constraint that may still run after their time limit. With more than these, calls fail at once."""
+
+# By id(constraint). Each thread keeps its constraint alive, so the id stays unique.
+_left_behind: dict[int, list[threading.Thread]] = {}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TimeLimited(Wrapper):
+    """A constraint that runs another one with a time limit for each call."""
+
+    of: Constraint  # the constraint to run
+    # Limit for one call, in seconds. A longer call raises ``CheckFailed``, but its thread cannot be stopped.
+    seconds: float
+    kind: Literal["timed"] = dataclasses.field(default="timed", kw_only=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the inner constraint, because the limit changes no result."""
+        return self.of.digest
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Check texts within the time limit."""
+        return self._within(lambda: self.of.check(draws))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Return the verdict on a prefix within the time limit; undecided if the function only checks whole texts."""
+        return self._within(lambda: self.of.verdict(prefix)) if self._judges_prefixes else Verdict.UNDECIDED
+
+    @cached_property
+    def _judges_prefixes(self) -> bool:
+        functions = [part for part in walk(self.of) if isinstance(part, Python)]
+        return len(functions) < 1 or self.of is not functions[0] or functions[0].prefix is not None
+
+    def _within(self, call: Callable[[], _Answer]) -> _Answer:
+        left = [thread for thread in _left_behind.pop(id(self.of), []) if thread.is_alive()]
+        if left:
+            _left_behind[id(self.of)] = left
+        if len(left) >= LEFT_BEHIND:
+            reason = f"is still running {len(left)} calls that took more than {self.seconds:g} s; make it faster"
+            raise CheckFailed(self.title, reason)
+        answer, thread = in_thread(call, self.seconds, name="guardwrap-checker")
+        if not answer:
+            _left_behind.setdefault(id(self.of), []).append(thread)
+            raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
+        return answer[0]

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
-from guardwrap.serve.chat_messages import CACHE_MARKS
 from guardwrap.serve.error_responses import ErrorResponse, bad
-from guardwrap.serve.fields import NEUTRAL, effective_fields, known_fields, require_fields
 from guardwrap.serve.parsed_request import ParsedRequest, parse_request
+from guardwrap.serve.request_models import (
+    NEUTRAL,
+    Neutral,
+    RequestObject,
+    effective_fields,
+    known_fields,
+    read_field,
+    without_neutral,
+)
 from guardwrap.serve.request_policy import RequestPolicy
 
-_TRANSLATED = ("input", "instructions", "max_output_tokens", "text", "reasoning", "include")
 _OF_CHATS = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -37,7 +45,7 @@ _CHAT_PLACES = {
 
 _STATELESS = "this server stores nothing"
 _UNCOMPRESSED = ({"context_compression": "auto"}, {"context_compression": "disabled"})
-_NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
+_NEUTRAL: Neutral = {
     **NEUTRAL,
     "previous_response_id": ((), f"{_STATELESS}, so send the earlier items in input"),
     "conversation": ((), f"{_STATELESS}, so send the earlier items in input"),
@@ -49,24 +57,110 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "image": (({}, *_UNCOMPRESSED), "send the image in the size that the model should see"),
     "n": ((1,), "a response has one text; use /v1/chat/completions for several"),
 }
-_LABELS = ("max_tool_calls", "background_options")
-"""Fields that change nothing: this server runs neither tools nor requests in the background."""
-
-_OURS = (*known_fields(chat=True), *_TRANSLATED, *_NEUTRAL, *_LABELS)
-_KNOWN = tuple(name for name in _OURS if name not in _OF_CHATS)
-_REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
+_OF_TEXT: Neutral = {"verbosity": NEUTRAL["verbosity"]}
+_OF_REASONING: Neutral = {
     "summary": (("auto", "detailed"), "the reasoning is returned as a whole"),
     "generate_summary": (("auto", "detailed"), "the reasoning is returned as a whole"),
     "context": (("auto",), "the chat template decides which reasoning it shows"),
     "mode": (("standard",), "the model has one mode"),
 }
-_INCLUDABLE = (
-    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
-    "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
+_OF_CALLS: Neutral = {
+    "async": ((False,), "this server runs no programs"),
+    "caller": (({"type": "direct"},), "this server runs no programs"),
+}
+_LABELS = ("max_tool_calls", "background_options")
+"""Fields that change nothing: this server runs neither tools nor requests in the background."""
+
+
+class _Text(RequestObject):
+    format: dict[str, Any] | None = None
+
+
+class _Reasoning(RequestObject):
+    effort: Any = None  # validated as the field of a chat
+
+
+class _Tool(RequestObject):
+    type: Literal["function"]
+    name: Any = None  # validated with the rule for the calls
+    description: Any = None
+    parameters: Any = None
+    strict: Any = None
+    defer_loading: Literal[False] = False
+
+
+_Included = Literal[
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
-)  # fmt: skip
+]
 """Additions to items that no response of this server has, so that they change nothing."""
-_TOOL = ("type", "name", "description", "parameters", "strict")
+
+
+class _Translated(RequestObject):
+    """Fields that have another form than those of a chat."""
+
+    input: Any = None
+    instructions: str = ""
+    max_output_tokens: Any = None  # validated as the field of a chat
+    text: _Text = _Text()
+    reasoning: _Reasoning = _Reasoning()
+    include: list[_Included] = Field([])
+    tools: list[_Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+
+
+class _Thought(RequestObject):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class _Item(RequestObject):
+    """Fields of all items."""
+
+    type: str = "message"
+    id: Any = None
+    status: Any = None
+
+
+class _MessageItem(_Item):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[dict[str, Any]]  # parts are validated as those of a chat
+    phase: Any = None
+
+
+class _ReasoningItem(_Item):
+    summary: list[_Thought] = Field([])
+    content: list[_Thought] = Field([])
+    encrypted_content: Any = None
+
+
+class _CallItem(_Item):
+    call_id: str
+    name: str
+    arguments: str
+    parsed_arguments: Any = None  # OpenAI's client adds it to replies
+
+
+class _OutputItem(_Item):
+    call_id: str
+    output: str | list[dict[str, Any]]
+    name: str | None = None
+
+
+_ITEMS: dict[str, type[_Item]] = {
+    "message": _MessageItem,
+    "reasoning": _ReasoningItem,
+    "function_call": _CallItem,
+    "function_call_output": _OutputItem,
+}
+_TRANSLATED = ("input", "instructions", "max_output_tokens", "text", "reasoning", "include")
+_OURS = (*known_fields(chat=True), *_TRANSLATED, *_NEUTRAL, *_LABELS)
+_KNOWN = tuple(name for name in _OURS if name not in _OF_CHATS)
 _ECHOED: Mapping[str, Any] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -83,27 +177,26 @@ _ECHOED: Mapping[str, Any] = {
 """Fields that the response repeats, with their defaults."""
 
 
-def parse_responses(fields: Mapping[str, Any], policy: RequestPolicy) -> ParsedRequest:
+def parse_responses(body: Mapping[str, Any], policy: RequestPolicy) -> ParsedRequest:
     """Validate the body of a request to ``/v1/responses``."""
     elsewhere = {name: f"is a field of /v1/chat/completions; give {here}" for name, here in _OF_CHATS.items()}
-    effective = effective_fields(fields, _KNOWN, elsewhere, _NEUTRAL)
-    chat = {name: value for name, value in effective.items() if name not in (*_TRANSLATED, *_LABELS)}
-    _require_includable(effective.get("include", []))
-    first = _instructions(effective.get("instructions", ""))
-    messages, places = read_items(effective.get("input"), len(first))
-    chat |= {"messages": [*first, *messages]}
-    chat |= _format(effective.get("text", {})) | _effort(effective.get("reasoning", {}))
-    for name, here, translated in (
-        ("tools", "tools", _tools),
-        ("tool_choice", "tool_choice", _tool_choice),
-        ("max_tokens", "max_output_tokens", lambda value: value),
-    ):
-        if here in effective:
-            chat[name] = translated(effective[here])
+    effective = effective_fields(body, _KNOWN, elsewhere, _NEUTRAL)
+    for name, neutral in (("text", _OF_TEXT), ("reasoning", _OF_REASONING)):
+        if isinstance(value := effective.get(name), dict):
+            effective[name] = without_neutral(value, neutral, name)
+    here = {name: value for name, value in effective.items() if name in _Translated.model_fields}
+    chat = {name: value for name, value in effective.items() if name not in (*here, *_LABELS)}
+    fields: _Translated = read_field(_Translated, here)
+    first = [{"role": "system", "content": fields.instructions}] if fields.instructions else []
+    messages, places = read_items(fields.input, len(first))
+    chat |= {"messages": [*first, *messages], "max_tokens": fields.max_output_tokens}
+    chat |= {"response_format": _format(fields.text.format), "reasoning_effort": fields.reasoning.effort}
+    chat |= {"tools": None if fields.tools is None else [_tool(tool) for tool in fields.tools]}
+    chat |= {"tool_choice": _tool_choice(fields.tool_choice)}
     with _named_as_sent(places):
         request = parse_request(chat, policy, chat=True)
     length_field = None if request.length_field is None else "max_output_tokens"
-    echo = {name: default if fields.get(name) is None else fields[name] for name, default in _ECHOED.items()}
+    echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
     echo["text"] = {**_ECHOED["text"], **effective.get("text", {})}
     return replace(request, prompt_field="input", length_field=length_field, echo=echo)
 
@@ -125,101 +218,35 @@ def _named_as_sent(places: Mapping[str, str]) -> Iterator[None]:
         raise ErrorResponse(error.status, message, param=sent, code=error.code) from None
 
 
-def _instructions(value: Any) -> list[dict[str, Any]]:
-    """Return the system message with the instructions, in a list that is empty without any."""
-    if not isinstance(value, str):
-        raise bad("instructions", "give a string; put messages into input")
-    return [{"role": "system", "content": value}] if value else []
+def _format(form: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the format of the text in the form of a chat, which nests the schema."""
+    if form is None or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {name: value for name, value in form.items() if name != "type"}}
 
 
-def _require_includable(names: Any) -> None:
-    if not isinstance(names, list):
-        raise bad("include", "give a list of strings")
-    for i, name in enumerate(names):
-        if name not in _INCLUDABLE:
-            raise bad(f"include.{i}", f"{short(name)} is not supported; leave it out", code="unsupported_field")
-
-
-def _format(text: Any) -> dict[str, Any]:
-    """Return the field of a chat for the format of the text."""
-    fields = object_of(text, "text", ("format", "verbosity"))
-    _require_neutral(fields, "text", {"verbosity": NEUTRAL["verbosity"]})
-    form = fields.get("format")
-    if isinstance(form, dict) and form.get("type") == "json_schema":
-        schema = {name: value for name, value in form.items() if name != "type" and value is not None}
-        form = {"type": "json_schema", "json_schema": schema}
-    return {} if form is None else {"response_format": form}
-
-
-def _effort(reasoning: Any) -> dict[str, Any]:
-    """Return the field of a chat for the effort of the reasoning."""
-    fields = object_of(reasoning, "reasoning", ("effort", *_REASONING))
-    _require_neutral(fields, "reasoning", _REASONING)
-    return {"reasoning_effort": fields["effort"]} if "effort" in fields else {}
-
-
-def _require_neutral(fields: Mapping[str, Any], where: str, neutral: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
-    for name, (values, reason) in neutral.items():
-        if name in fields and fields[name] not in values:
-            problem = f"is not supported: {reason}; leave it out"
-            raise bad(f"{where}.{name}", problem, code="unsupported_field")
-
-
-def _tools(tools: Any) -> Any:
-    """Return the tools in the form of a chat, which nests the fields of the function."""
-    if not isinstance(tools, list):
-        raise bad("tools", "give a list of tools")
-    return [_tool(tool, f"tools.{i}") for i, tool in enumerate(tools)]
-
-
-def _tool(tool: Any, where: str) -> dict[str, Any]:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind != "function":
-        problem = f"tools of type {short(kind)} are not supported" if kind is not None else "give a tool with a type"
-        raise bad(where, f"{problem}; give functions: {{'type': 'function', 'name', 'parameters'}}")
-    fields = object_of({**tool, "defer_loading": tool.get("defer_loading") or None}, where, _TOOL)
-    return {"type": "function", "function": {name: value for name, value in fields.items() if name != "type"}}
+def _tool(tool: _Tool) -> dict[str, Any]:
+    """Return a tool in the form of a chat, which nests the fields of the function."""
+    return {"type": "function", "function": tool.model_dump(exclude={"type", "defer_loading"}, exclude_none=True)}
 
 
 def _tool_choice(choice: Any) -> Any:
     """Return the choice in the form of a chat."""
+
+    def nested(tool: Any) -> Any:
+        known = isinstance(tool, dict)
+        return {"type": tool.get("type"), "function": {"name": tool.get("name")}} if known else tool
+
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") == "allowed_tools":
         tools = choice.get("tools")
-        functions = [
-            {"type": tool.get("type"), "function": {"name": tool.get("name")}} if isinstance(tool, dict) else tool
-            for tool in (tools if isinstance(tools, list) else ())
-        ]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": functions}}
+        tools = [nested(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
     if choice.get("type") != "function":
         problem = f"type {short(choice.get('type'))} is not supported"
         raise bad("tool_choice", f"{problem}; give auto, required, none, a function or allowed_tools")
-    return {"type": "function", "function": {"name": choice.get("name")}}
-
-
-_DIRECT: Mapping[str, tuple[Any, ...]] = {"async": (False,), "caller": ({"type": "direct"},)}
-"""Fields of calls, and the values that have no effect. Others are of programs, which call tools on another server."""
-
-_FIELDS = {
-    "message": ("role", "content", "phase"),
-    "reasoning": ("summary", "content", "encrypted_content"),
-    "function_call": ("call_id", "name", "arguments", "parsed_arguments", *_DIRECT),
-    "function_call_output": ("call_id", "output", "name", *_DIRECT),
-}
-"""Fields of each type of item, besides those of all items. OpenAI's client adds ``parsed_arguments`` to replies."""
-
-_OF_ALL = ("type", "id", "status")
-_ROLES = ("user", "assistant", "system", "developer")
-_PARTS = {
-    "input_text": ("text", *CACHE_MARKS),
-    "input_image": ("image_url", "detail", *CACHE_MARKS),
-    "output_text": ("text", "annotations", "logprobs", "parsed", *CACHE_MARKS),
-    "refusal": ("refusal",),
-    "reasoning_text": ("text",),
-    "summary_text": ("text",),
-}
-"""Fields of each type of content part. The first one is its text, and the others do not change the prompt."""
+    return nested(choice)
 
 
 def read_items(value: Any, before: int = 0) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -240,8 +267,9 @@ def read_items(value: Any, before: int = 0) -> tuple[list[dict[str, Any]], dict[
         elif piece:
             messages.append(piece)
         message = before + len(messages) - 1
-        if piece.get("role") == "user":
-            places[f"messages.{message}.content"] = f"input.{i}.content"
+        if "content" in piece:
+            field = "output" if piece["role"] == "tool" else "content"
+            places[f"messages.{message}.content"] = f"input.{i}.{field}"
         if "tool_calls" in piece:
             call = len(messages[-1]["tool_calls"]) - 1
             places[f"messages.{message}.tool_calls.{call}.function"] = f"input.{i}"
@@ -272,79 +300,52 @@ def _piece(item: Any, where: str) -> dict[str, Any]:
         kind = "message"
     if kind == "item_reference":
         raise bad(where, "is a reference to an item, but this server stores nothing; send the item itself")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        problem = f"items of type {short(kind)} are not supported{nearest(kind, _FIELDS)}; give {', '.join(_FIELDS)}"
-        raise bad(where, problem if kind is not None else f"give an item: an object with a type: {', '.join(_FIELDS)}")
-    fields = object_of(item, where, (*_OF_ALL, *_FIELDS[kind]))
-    for name, neutral in _DIRECT.items():
-        if name in _FIELDS[kind] and fields.get(name, neutral[0]) not in neutral:
-            raise bad(f"{where}.{name}", "is not supported: this server runs no programs; leave it out")
-    if kind == "message":
-        return _message(fields, where)
-    if kind == "reasoning":
-        return _reasoning(fields, where)
-    call_id = _string(fields, "call_id", where)
-    if kind == "function_call_output":
-        output = _content(fields.get("output"), f"{where}.output", ("input_text",))
-        named = {"name": _string(fields, "name", where)} if "name" in fields else {}
-        return {"role": "tool", "tool_call_id": call_id, **named, "content": output}
-    call = {"name": _string(fields, "name", where), "arguments": _string(fields, "arguments", where)}
-    return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
+    if not isinstance(kind, str) or kind not in _ITEMS:
+        problem = f"items of type {short(kind)} are not supported{nearest(kind, _ITEMS)}; give {', '.join(_ITEMS)}"
+        raise bad(where, problem if kind is not None else f"give an item: an object with a type: {', '.join(_ITEMS)}")
+    neutral = _OF_CALLS if kind.startswith("function_call") else {}
+    read = read_field(_ITEMS[kind], without_neutral(item, neutral, where), where)
+    if isinstance(read, _MessageItem):
+        return {"role": read.role, "content": _content(read.content, f"{where}.content")}
+    if isinstance(read, _ReasoningItem):
+        return _reasoning(read, where)
+    if isinstance(read, _OutputItem):
+        named = {} if read.name is None else {"name": read.name}
+        return {
+            "role": "tool",
+            "tool_call_id": read.call_id,
+            **named,
+            "content": _content(read.output, f"{where}.output"),
+        }
+    call = {"name": read.name, "arguments": read.arguments}
+    return {"role": "assistant", "tool_calls": [{"id": read.call_id, "type": "function", "function": call}]}
 
 
-def _message(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    role = fields.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise bad(f"{where}.role", f"is not one of {', '.join(_ROLES)}{nearest(role, _ROLES)}")
-    kinds = ("input_text", "input_image", "output_text", "refusal")
-    return {"role": role, "content": _content(fields.get("content"), f"{where}.content", kinds)}
-
-
-def _reasoning(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _reasoning(item: _ReasoningItem, where: str) -> dict[str, Any]:
     """Return a piece with the reasoning, or with its summary, which is all that other servers give."""
-    for name, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
-        if fields.get(name, []) != []:
-            parts = _content(fields[name], f"{where}.{name}", (kind,))
-            texts = [parts] if isinstance(parts, str) else [part["text"] for part in parts]
-            return {"role": "assistant", "reasoning_content": "\n".join(texts)}
-    if "encrypted_content" in fields:
+    if parts := item.content or item.summary:
+        return {"role": "assistant", "reasoning_content": "\n".join(part.text for part in parts)}
+    if item.encrypted_content is not None:
         raise bad(f"{where}.encrypted_content", "this server cannot read it; leave the item out, or send its content")
     return {}
 
 
-def _content(value: Any, where: str, kinds: tuple[str, ...]) -> str | list[dict[str, Any]]:
+_PARTS = {"input_text": "text", "output_text": "text", "refusal": "refusal", "input_image": "image_url"}
+"""Types of parts, and what chats call them."""
+
+
+def _content(content: str | list[dict[str, Any]], where: str) -> str | list[dict[str, Any]]:
     """Return a string, or parts in the form of a chat."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise bad(where, f"give a string, or a list of parts of type {kinds[0]}")
-    return [_part(part, f"{where}.{i}", kinds) for i, part in enumerate(value)]
+    if isinstance(content, str):
+        return content
+    return [_part(part, f"{where}.{i}") for i, part in enumerate(content)]
 
 
-def _part(part: Any, where: str, kinds: tuple[str, ...]) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(kind, str) or kind not in kinds:
-        problem = f"parts of type {short(kind)} are not supported" if kind is not None else "give a part with a type"
-        raise bad(where, f"{problem}; known: {', '.join(kinds)}")
-    fields = object_of(part, where, ("type", *_PARTS[kind]))
-    text = fields.get(_PARTS[kind][0])
-    if not isinstance(text, str):
-        raise bad(f"{where}.{_PARTS[kind][0]}", "give a string")
+def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in _PARTS:
+        raise bad(f"{where}.type", f"{short(kind)} is not one of {', '.join(_PARTS)}{nearest(kind, _PARTS)}")
+    fields = {name: value for name, value in part.items() if name not in ("annotations", "logprobs", "parsed")}
     if kind == "input_image":
-        return {"type": "image_url", "image_url": {"url": text, "detail": fields.get("detail")}}
-    return {"type": "text", "text": text}
-
-
-def _string(fields: Mapping[str, Any], name: str, where: str) -> str:
-    if not isinstance(fields.get(name), str):
-        raise bad(f"{where}.{name}", "give a string")
-    return str(fields[name])
-
-
-def object_of(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of an object, without those that are None."""
-    if not isinstance(value, dict):
-        raise bad(where, f"give an object with any of {', '.join(known)}")
-    fields = {name: each for name, each in value.items() if each is not None}
-    require_fields(fields, where, known)
-    return fields
+        fields["image_url"] = {"url": fields.pop("image_url", None), "detail": fields.pop("detail", None)}
+    return {**fields, "type": _PARTS[kind]}

@@ -19,16 +19,15 @@ from starlette.requests import ClientDisconnect
 
 from guardwrap.constraints.files.constraint_data import catalogue_descriptions
 from guardwrap.constraints.files.file_fields import NAMED
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.error_responses import ErrorResponse, no_model, refusal_of
 from guardwrap.serve.incoming_requests import RequestContext, read_body, require_json, require_key, unread
 from guardwrap.serve.parsed_request import ParsedRequest, model_of, parse_request
-from guardwrap.serve.replies import Reply, require_complete
+from guardwrap.serve.replies import Reply, ResponsesReply, require_complete
 from guardwrap.serve.request_handling import AnyReply, Gate, Gone, Stream, as_json, closing, served, streamed
 from guardwrap.serve.request_policy import RequestPolicy, policy_of
-from guardwrap.serve.responses_reply import ResponsesReply
 from guardwrap.serve.responses_request import parse_responses
 from guardwrap.serve.served_model import LONG, Parse, ServedModel
 from guardwrap.serve.server_metrics import ServerMetrics
@@ -44,6 +43,7 @@ GONE = 499
 
 _PAGE = Path(__file__).with_name("page.html")
 _NO_PAGE = b"<!doctype html><title>guardwrap</title><p>guardwrap serves OpenAI's API under <code>/v1</code>."
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -105,44 +105,30 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: Requ
     app = FastAPI(openapi_url=None, title="guardwrap", telemetry={"tracing": False, "logs": False})
     app.add_middleware(RequestContext)
     app.state.service = service
-    answer = partial(_answered, service)
-    get = partial(app.api_route, methods=["GET", "HEAD"])
+    texts: dict[str, tuple[Parse, Callable[[ParsedRequest], AnyReply]]] = {
+        "/v1/chat/completions": (partial(parse_request, chat=True), Reply),
+        "/v1/responses": (parse_responses, partial(ResponsesReply, count_tokens=service.model.count_tokens)),
+        "/v1/completions": (partial(parse_request, chat=False), partial(Reply, chat=False)),
+    }
+    for path, (parse, reply_to) in texts.items():
+        endpoint = _endpoint(service, partial(_completion, service, parse, reply_to))
+        app.add_api_route(path, endpoint, methods=["POST"])
+    facts: dict[str, Callable[[Request], Response]] = {
+        "/v1/models": lambda _: as_json({"object": "list", "data": _models(service)}),
+        "/v1/models/{name:path}": lambda request: as_json(_model(service, request.path_params["name"])),
+        "/v1/guardwrap/about": lambda _: as_json(service.about()),
+        "/metrics": lambda _: Response(service.figures.exposition(), media_type=_PROMETHEUS),
+    }
+    for path, shown in facts.items():
+        app.add_api_route(path, _endpoint(service, partial(_shown, shown)), methods=["GET", "HEAD"])
 
-    @app.post("/v1/chat/completions")
-    async def chat_completions(request: Request) -> Response:
-        return await answer(request, partial(_completion, service, partial(parse_request, chat=True), _chat_reply))
-
-    @app.post("/v1/responses")
-    async def responses(request: Request) -> Response:
-        return await answer(request, partial(_completion, service, parse_responses, _responses_reply))
-
-    @app.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        return await answer(request, partial(_completion, service, partial(parse_request, chat=False), _text_reply))
-
-    @get("/v1/models")
-    async def model_list(request: Request) -> Response:
-        return await answer(request, partial(_plain, lambda: {"object": "list", "data": _models(service)}))
-
-    @get("/v1/models/{name:path}")
-    async def model(request: Request, name: str) -> Response:
-        return await answer(request, partial(_plain, lambda: _model(service, name)))
-
-    @get("/v1/guardwrap/about")
-    async def about(request: Request) -> Response:
-        return await answer(request, partial(_plain, service.about))
-
-    @get("/metrics")
-    async def metrics(request: Request) -> Response:
-        return await answer(request, partial(_metrics, service))
-
-    @get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         if service.gate.draining:
             return as_json(closing().body(), 503, {"Connection": "close"})
         return as_json({"status": "ok"})
 
-    @get("/")
+    @app.api_route("/", methods=["GET", "HEAD"])
     async def page() -> Response:
         content = _PAGE.read_bytes() if _PAGE.exists() else _NO_PAGE
         return Response(content, media_type="text/html; charset=utf-8", headers=_SAFE)
@@ -159,7 +145,18 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: Requ
     return app
 
 
-_Handler = Callable[[Request], Coroutine[Any, Any, tuple[Response, int]]]
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def _endpoint(service: Service, handle: _Handler) -> _Handler:
+    async def endpoint(request: Request) -> Response:
+        return await _answered(service, request, handle)
+
+    return endpoint
+
+
+async def _shown(shown: Callable[[Request], Response], request: Request) -> Response:
+    return shown(request)
 
 
 async def _answered(service: Service, request: Request, handle: _Handler) -> Response:
@@ -168,7 +165,7 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
     note = partial(_note, service, request, began)
     try:
         require_key(request, service.keys)
-        response, attempts = await handle(request)
+        response = await handle(request)
     except (ClientDisconnect, Gone):
         note(GONE)
         return Response(status_code=GONE)
@@ -184,7 +181,7 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
     if isinstance(response, Stream):
         response.note = note
     else:
-        note(response.status_code, attempts)
+        note(response.status_code, getattr(request.state, "attempts", 0))
     return response
 
 
@@ -201,14 +198,6 @@ def _note(service: Service, request: Request, began: float, status: int, attempt
     log.info(line, *shown, extra={**facts, "model": model})
 
 
-async def _plain(make: Callable[[], Any], request: Request) -> tuple[Response, int]:
-    return as_json(make()), 0
-
-
-async def _metrics(service: Service, request: Request) -> tuple[Response, int]:
-    return Response(service.figures.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8"), 0
-
-
 def _models(service: Service) -> list[dict[str, Any]]:
     return [
         {"id": name, "object": "model", "created": service.begun, "owned_by": "guardwrap"}
@@ -223,21 +212,9 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     return entry
 
 
-def _chat_reply(request: ParsedRequest, model: ServedModel) -> AnyReply:
-    return Reply(request)
-
-
-def _text_reply(request: ParsedRequest, model: ServedModel) -> AnyReply:
-    return Reply(request, chat=False)
-
-
-def _responses_reply(request: ParsedRequest, model: ServedModel) -> AnyReply:
-    return ResponsesReply(request, tokenizer=model.session.tokenizer)
-
-
 async def _completion(
-    service: Service, parse: Parse, reply_to: Callable[[ParsedRequest, ServedModel], AnyReply], request: Request
-) -> tuple[Response, int]:
+    service: Service, parse: Parse, reply_to: Callable[[ParsedRequest], AnyReply], request: Request
+) -> Response:
     """Answer a request for texts."""
     called = time.monotonic()
     model, gate = service.model, service.gate
@@ -252,20 +229,20 @@ async def _completion(
         place.enter_context(gate.place())
         parsed_request, tokens = await model.read(fields, parse, long=len(raw) > LONG)
         items = served(model.guarded, gate, request, parsed_request, model.options(parsed_request), called)
-        reply, drawn = reply_to(parsed_request, model), partial(_drawn, service)
+        reply, drawn = reply_to(parsed_request), partial(_drawn, service)
         if parsed_request.stream:
             events = streamed(items, reply, tokens, drawn)
             first = await anext(events)  # an error before the first event still gets its own HTTP status
-            return Stream(first, events, place.pop_all(), reply.failed), 0
+            return Stream(first, events, place.pop_all(), reply.failed)
         async with aclosing(items):  # if an outcome raises, its drawing ends now, not when it is collected as garbage
             outcomes = [drawn(item) async for item in items if isinstance(item, Outcome)]
-        attempts = sum(outcome.report.usage.attempts for outcome in outcomes)
+        request.state.attempts = attempts = sum(outcome.report.usage.attempts for outcome in outcomes)
         try:
             complete = [require_complete(outcome, parsed_request) for outcome in outcomes]
         except ErrorResponse as error:
             error.attempts = attempts  # those of all prompts
             raise
-        return as_json(reply.whole(complete, tokens)), attempts
+        return as_json(reply.whole(complete, tokens))
 
 
 def _drawn(service: Service, outcome: Outcome) -> Outcome:

@@ -19,7 +19,7 @@ from guardwrap.pipelines.prompt_forms import what_is_wrong
 from guardwrap.pipelines.task_calls import VisionCall
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.serve.error_responses import ErrorResponse, bad
-from guardwrap.serve.fields import parsed
+from guardwrap.serve.incoming_requests import parsed
 from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, texts_of_ids
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.session.local_session import LocalSession
@@ -84,6 +84,11 @@ class ServedModel:
         from guardwrap.session.source import adapter_of
 
         return {adapter: adapter_of(self.session.pipe, adapter) for adapter in self.policy.all_adapters}
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a text."""
+        with tokenizer_lock(self.session.tokenizer):
+            return len(self.session.tokenizer.encode(text, add_special_tokens=False))
 
     def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
         """Return the arguments of ``astream`` for a request, with loaded adapters."""

@@ -18,7 +18,7 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile, PerPromp
 from guardwrap.constraints.files.template import fill, require_filled
 from guardwrap.constraints.json.schema_notes import bans_as_written
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.environment.progress import Teller
+from guardwrap.environment.process import Teller
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome

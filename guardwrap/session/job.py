@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guardwrap.budget import Budget
-from guardwrap.environment.progress import tracked
+from guardwrap.environment.process import tracked
 from guardwrap.errors import ContextExceeded, GuardwrapError, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import PreparedPrompt

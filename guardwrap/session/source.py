@@ -26,7 +26,7 @@ from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.constraints.stop_strings import stops_of
 from guardwrap.constraints.views import NO_MESSAGE, judged_part
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import UsageError
 from guardwrap.messages.call_syntax import with_syntax
 from guardwrap.outcomes import ITSELF, Origin, Outcome, Remedy, Shape

@@ -14,18 +14,12 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from opentelemetry import context
+from opentelemetry.trace import SpanKind, set_span_in_context
+
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.stop_strings import stops_of
-from guardwrap.environment.opentelemetry_api import (
-    Instruments,
-    attached,
-    captures_text,
-    context_with,
-    current_context,
-    failed_span,
-    instruments,
-    tracer,
-)
+from guardwrap.environment.opentelemetry_api import attached, captures_text, failed_span, instruments, start_span
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import ConstraintError, GuardwrapError, UsageError
 from guardwrap.messages.parsed_message import finish_reason, shown_texts
@@ -47,44 +41,31 @@ _MOST_TEXTS = 128
 
 
 class CallSpan:
-    """The span of one call, and its part of the metrics. Use it as a context; without OpenTelemetry it does nothing."""
+    """The span of one call, and its part of the metrics. Use it as a context."""
 
-    def __init__(self, span: Any, meters: Instruments | None, labels: Mapping[str, str], *, current: bool) -> None:
-        self._recording = span is not None and span.is_recording()
-        self._span, self._meters, self._labels = span, meters, dict(labels)
+    def __init__(self, span: Any, labels: Mapping[str, str], *, current: bool) -> None:
+        self._span, self._meters, self._labels = span, instruments(), dict(labels)
         self.began = time.monotonic()
+        self.context = set_span_in_context(span)  # OpenTelemetry's context in which this span is the current one
         self._scope = ExitStack()
-        self._context = None if span is None else context_with(span)
         self._current = current
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # by attribute
         self._rejections: Counter[str] = Counter()
         self._reasons: list[str] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
         self._input_tokens: int | None = 0
-        self._facts: dict[str, Any] = {}
-        self._ended_by = "complete"
-        self._fallback = "none"
+        self._facts: dict[str, Any] = {"guardwrap.ended_by": "complete", "guardwrap.fallback": "none"}
         self._continues = False
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is recorded."""
-        return self._recording or self._meters is not None
-
-    @property
-    def context(self) -> Any:
-        """OpenTelemetry's context in which this span is the current one; None without a span."""
-        return self._context
 
     def within(self, work: Callable[[], _Item]) -> _Item:
         """Return the result of work whose spans become children of this one."""
-        with attached(self._context):
+        with attached(self.context):
             return work()
 
     def __enter__(self) -> Self:
         if self._current:
-            self._scope.enter_context(attached(self._context))
+            self._scope.enter_context(attached(self.context))
         return self
 
     def __exit__(
@@ -96,8 +77,6 @@ class CallSpan:
 
     def following(self, items: Iterator[_Item]) -> Iterator[_Item]:
         """Return the items of a call that draws while they are consumed; the span ends with them."""
-        if not self.active:
-            return items
         self._continues = True
 
         def followed() -> Iterator[_Item]:
@@ -114,37 +93,40 @@ class CallSpan:
 
     def note(self, prompt: Any, constraint: Constraint, outcome: Outcome) -> Outcome:
         """Add the outcome of one prompt, and return it."""
-        if self.active:
-            self._count(outcome)
-        if self._recording:
-            self._describe(prompt, constraint, outcome)
-        return outcome
-
-    def _count(self, outcome: Outcome) -> None:
         report = outcome.report
-        counts = {
+        measured = {
             "attempts": report.usage.attempts,
             "accepted": report.accepted,
             "tokens": report.usage.tokens,
             "exhausted": int(report.accepted < report.requested),
         }
-        self._counts.update({**counts, "prompts": 1, "computed": report.usage.computed_tokens})
-        self._counts["requested"] += report.requested
-        if self._meters is not None:
-            for name, value in counts.items():
-                getattr(self._meters, name).add(value, self._labels)
+        for name, value in measured.items():
+            getattr(self._meters, name).add(value, self._labels)
+        if self._span.is_recording():
+            self._describe(prompt, constraint, outcome)
+        return outcome
 
     def _describe(self, prompt: Any, constraint: Constraint, outcome: Outcome) -> None:
         report = outcome.report
+        self._counts.update(
+            {
+                "guardwrap.prompts": 1,
+                "guardwrap.requested": report.requested,
+                "guardwrap.accepted": report.accepted,
+                "guardwrap.attempts": report.usage.attempts,
+                "guardwrap.tokens": report.usage.tokens,
+                "guardwrap.computed_tokens": report.usage.computed_tokens,
+                "gen_ai.usage.output_tokens": sum(len(draw.token_ids) for draw in outcome.draws),
+            }
+        )
         self._rejections.update(report.rejected)
-        self._counts["output_tokens"] += sum(len(draw.token_ids) for draw in outcome.draws)
         ids = getattr(prompt.law, "ids", None)  # only a server knows the tokens of its prompts
         self._input_tokens = None if ids is None or self._input_tokens is None else self._input_tokens + len(ids)
-        self._facts = {"guardwrap.sampler": report.sampler, "gen_ai.request.seed": report.seed}
+        self._facts |= {"guardwrap.sampler": report.sampler, "gen_ai.request.seed": report.seed}
         if report.ended != "complete":
-            self._ended_by = report.ended
+            self._facts["guardwrap.ended_by"] = report.ended
         if report.fallback or report.fallback_rejected_by is not None:
-            self._fallback = "used" if report.fallback else "withheld"
+            self._facts["guardwrap.fallback"] = "used" if report.fallback else "withheld"
         stops = stops_of(constraint)
         reasons = [finish_reason(draw, stops) for draw in outcome.draws]
         reasons += ["stop"] * (len(outcome.texts) - len(reasons))  # fallbacks
@@ -162,40 +144,23 @@ class CallSpan:
     def _end(self, error: BaseException | None) -> None:
         """End the span, and record the duration. A consumer that stops early is no error."""
         failed = error is not None and not isinstance(error, GeneratorExit)
-        if self._recording:
-            self._span.set_attributes(self._attributes())
-            if failed and error is not None:
-                failed_span(self._span, type(error), _message(error))
-        if self._span is not None:
-            self._span.end()
-        if self._meters is not None:
-            labels = self._labels | ({"error.type": type(error).__name__} if failed else {})
-            self._meters.duration.record(time.monotonic() - self.began, labels)
+        self._span.set_attributes(self._attributes())
+        if failed and error is not None:
+            failed_span(self._span, type(error), _message(error))
+        self._span.end()
+        labels = self._labels | ({"error.type": type(error).__name__} if failed else {})
+        self._meters.duration.record(time.monotonic() - self.began, labels)
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of a call that has ended."""
-        counts = self._counts
-        if not counts["prompts"]:
+        if not self._counts:
             return {}
-        attempts = counts["attempts"]
-        satisfied = attempts - sum(self._rejections.values())
-        attributes: dict[str, Any] = {
-            **self._facts,
-            "gen_ai.usage.output_tokens": counts["output_tokens"],
-            "gen_ai.response.finish_reasons": self._reasons,
-            "guardwrap.prompts": counts["prompts"],
-            "guardwrap.requested": counts["requested"],
-            "guardwrap.accepted": counts["accepted"],
-            "guardwrap.attempts": attempts,
-            "guardwrap.tokens": counts["tokens"],
-            "guardwrap.computed_tokens": counts["computed"],
-            "guardwrap.ended_by": self._ended_by,
-            "guardwrap.fallback": self._fallback,
-        }
+        attributes = {**self._facts, **self._counts, "gen_ai.response.finish_reasons": self._reasons}
+        attempts = self._counts["guardwrap.attempts"]
         if self._input_tokens is not None:
             attributes["gen_ai.usage.input_tokens"] = self._input_tokens
         if attempts:
-            attributes["guardwrap.acceptance_rate"] = satisfied / attempts
+            attributes["guardwrap.acceptance_rate"] = (attempts - self._rejections.total()) / attempts
         if self._rejections:
             rule, rejected = self._rejections.most_common(1)[0]
             attributes |= {"guardwrap.rejected_most_by": rule, "guardwrap.rejected_most": rejected}
@@ -206,22 +171,19 @@ class CallSpan:
 
 
 def call_span(session: Any, prompts: Any, options: Mapping[str, Any], *, current: bool = True) -> CallSpan:
-    """Start the span of a call, if the process uses OpenTelemetry.
+    """Start the span of a call.
 
     ``current``: whether spans that are started within the call become its children. False for asynchronous
     generators, whose callers share their context.
     """
-    tracing, meters = tracer(), instruments()
-    if tracing is None and meters is None:
-        return CallSpan(None, None, {}, current=False)
     named = options.get(session.call_class.named)
     operation = _operation(session, named if prompts is None else prompts)
     labels = {"gen_ai.operation.name": operation, **model_attributes(session)}
-    if tracing is None:
-        return CallSpan(None, meters, labels, current=False)
-    name = f"{operation} {session.model_name}"
-    span = tracing.start_span(name, kind=_kind(session), attributes={**labels, **_requested(options)})
-    return CallSpan(span, meters, labels, current=current)
+    kind = SpanKind.INTERNAL if session.provider == "huggingface" else SpanKind.CLIENT  # of a server
+    attributes = {**labels, **_requested(options)}
+    return CallSpan(
+        start_span(f"{operation} {session.model_name}", kind=kind, attributes=attributes), labels, current=current
+    )
 
 
 def model_attributes(session: Any) -> dict[str, str]:
@@ -241,21 +203,17 @@ def pilot_attributes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def traced_by(span: CallSpan | None) -> Any:
-    """Return OpenTelemetry's context of a call, for what it starts in other threads; None if nothing is traced."""
-    return current_context() if span is None else span.context
+    """Return OpenTelemetry's context of a call, for what it starts in other threads."""
+    return context.get_current() if span is None else span.context
 
 
 @contextmanager
-def work_span(name: str, context: Any, attributes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Context for attempts that no call returns. If the process has a tracer, it is a span, and the current one."""
-    tracing = tracer()
+def work_span(name: str, traced: Any, attributes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Context for attempts that no call returns: their span is the current one, and gets the results at its end."""
     results: dict[str, Any] = {}
-    if tracing is None:
-        yield results
-        return
-    span = tracing.start_span(name, context, attributes=dict(attributes))
+    span = start_span(name, context=traced, attributes=dict(attributes))
     try:
-        with attached(context_with(span)):
+        with attached(set_span_in_context(span)):
             yield results
     except BaseException as error:
         failed_span(span, type(error), _message(error))
@@ -263,13 +221,6 @@ def work_span(name: str, context: Any, attributes: Mapping[str, Any]) -> Iterato
     finally:
         span.set_attributes(results)
         span.end()
-
-
-def _kind(session: Any) -> Any:
-    """Return the kind of span: a client's for a server, and an internal one for a model in this process."""
-    from opentelemetry.trace import SpanKind
-
-    return SpanKind.INTERNAL if session.provider == "huggingface" else SpanKind.CLIENT
 
 
 def _operation(session: Any, prompts: Any) -> str:

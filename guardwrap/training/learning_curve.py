@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import Floats, mean_of, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import Floats, mean_of
 from guardwrap.outcomes import Estimate

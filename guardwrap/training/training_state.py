@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.errors import UsageError, first_line
 from guardwrap.metrics.intervals import Floats
 from guardwrap.training.learning_curve import Row

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from scipy.sparse import csr_array, vstack
 
 from guardwrap.documents.limits import irregular
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import SoftCounts, Values

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LogitsProcessor
 from guardwrap import GuardedGenerator, Masked, Regex
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
-from guardwrap.environment.package_data import content
+from guardwrap.environment.files import content
 from guardwrap.planning.pilot import card_figures
 from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World

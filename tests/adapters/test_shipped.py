@@ -10,7 +10,7 @@ from guardwrap import GuardedGenerator
 from guardwrap.adapters import Card, read_adapter
 from guardwrap.adapters.adapter_folder import fetched
 from guardwrap.adapters.card import readme
-from guardwrap.environment.package_data import content
+from guardwrap.environment.files import content
 from guardwrap.errors import AdapterMismatch, UnknownName
 
 FOLDERS = sorted(path.parent for path in content("adapters").glob("*/card.yaml"))

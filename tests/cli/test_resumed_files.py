@@ -1,6 +1,6 @@
 """What a resumed file takes for granted: files, versions and options are compared, and texts are judged again.
 
-Covers ``prompt_files/records.py`` and ``environment/file_digests.py`` too.
+Covers ``prompt_files/records.py`` and ``environment/network.py`` too.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from guardwrap import GuardedGenerator, Keyword, Twisted
-from guardwrap.environment import file_digests, hub
+from guardwrap.environment import network
 from guardwrap.prompt_files import records as written
 from guardwrap.prompt_files.records import checksum_of
 from tests.cli.fixtures_commands import HAS_A, assert_one_line, generate, records
@@ -165,11 +165,11 @@ def test_versions(model: str, library: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_commit_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a network, it is that of the cached copy; what is not known is never the same."""
-    monkeypatch.setattr(hub, "reachable", lambda: False)
+    monkeypatch.setattr(network, "reachable", lambda: False)
     copies = {"someone/model": "cache/models--someone--model/snapshots/0123abc"}
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: copies[name])
-    assert file_digests.source_digest("someone/model") == "commit:0123abc"
-    assert file_digests.source_digest("someone/other") is None
+    assert network.source_digest("someone/model") == "commit:0123abc"
+    assert network.source_digest("someone/other") is None
     settings = {"versions": written.versions(), "digests": {"model": None}}
     assert written.difference(settings, settings) == "was made with files of the model whose version is not known"
 

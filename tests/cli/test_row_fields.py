@@ -8,8 +8,8 @@ import pytest
 from guardwrap.constraints.files import template
 from guardwrap.constraints.files.constraint_file import load
 from guardwrap.errors import SpecError
-from guardwrap.ray.dataset_rows import numbered
-from guardwrap.ray.worker import Recipe, Worker
+from guardwrap.ray.ray_job import Recipe, Worker
+from guardwrap.ray.rows import numbered
 from tests.cli.fixtures_commands import assert_one_line, generate, records, run
 from tests.cli.test_prompt_overrides import B, written
 

@@ -1,27 +1,70 @@
-"""What other libraries do not promise is listed in two modules, and what a new release has taken away is named.
-
-Covers ``environment/library_internals.py`` too.
-"""
+"""What other libraries do not promise is listed, and what a new release has taken away is named."""
 
 import ast
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from transformers import TextGenerationPipeline
 
 import guardwrap
-from guardwrap.environment import library_internals, transformers_internals
+from guardwrap.environment import transformers_internals
 
 PACKAGE = Path(guardwrap.__file__).parent
 PUBLIC = {
     "transformers",
     *(f"transformers.{part}" for part in ("generation", "pipelines", "modeling_outputs", "utils")),
 }
-LISTED = {part for name in library_internals.USED for part in name.split(".") if part.startswith("_")}
+OPERATIONS = (
+    "ANY", "ASSERT", "ASSERT_NOT", "AT", "AT_BEGINNING", "AT_BEGINNING_STRING", "AT_BOUNDARY", "AT_END",
+    "AT_END_STRING", "AT_NON_BOUNDARY", "BRANCH", "GROUPREF", "IN", "LITERAL", "MAX_REPEAT", "MIN_REPEAT",
+    "NOT_LITERAL", "SUBPATTERN",
+)  # fmt: skip
+USED: tuple[str, ...] = (
+    *(f"re._constants.{name}" for name in OPERATIONS),
+    "re._parser.SubPattern.getwidth",
+    "re._parser.parse",
+    "regex.Pattern._pickled_data",
+    "jsonschema.Draft202012Validator._resolver",
+    "referencing._core.Resolver._base_uri",
+    "peft.tuners.tuners_utils.BaseTunerLayer.get_base_layer",
+    "langchain_core.language_models.llms.BaseLLM._generate",
+    "langchain_core.language_models.chat_models.BaseChatModel._convert_input",
+    "langchain_core.language_models.chat_models.BaseChatModel._generate",
+    "llama_index.core.llms.LLM._get_messages",
+    "llama_index.core.llms.LLM._get_prompt",
+)
+"""Full names of what the package uses, except of transformers and torch. Libraries of extras may be missing."""
+
+
+def missing(names: Iterable[str] = USED) -> list[str]:
+    """Return the names that the installed releases do not have."""
+    return [name for name in names if is_installed(name) and not exists(name)]
+
+
+def is_installed(name: str) -> bool:
+    return find_spec(name.partition(".")[0]) is not None
+
+
+def exists(name: str) -> bool:
+    """Return whether a full name can be resolved: as an attribute, or as a module that must be imported first."""
+    parts = name.split(".")
+    value = importlib.import_module(parts[0])
+    for end, part in enumerate(parts[1:], start=2):
+        if not hasattr(value, part):
+            try:
+                importlib.import_module(".".join(parts[:end]))
+            except ImportError:
+                return False
+        value = getattr(value, part)
+    return True
+
+
+LISTED = {part for name in USED for part in name.split(".") if part.startswith("_")}
 DOCUMENTED = {"_asdict", "_exit", "_replace"}
 """Public in spite of the underscore: of ``NamedTuple`` and ``os``."""
 
@@ -32,13 +75,13 @@ def gone(used: tuple[tuple[object, str], ...]) -> list[str]:
 
 def test_nothing_that_is_used_has_vanished() -> None:
     assert gone(transformers_internals.USED) == []
-    assert library_internals.missing() == []
+    assert missing() == []
 
 
 def test_negative_control_a_name_that_has_vanished() -> None:
     assert gone((*transformers_internals.USED, (transformers_internals.Chat, "not_there"))) == ["Chat.not_there"]
     lost = ("re._parser.not_there", "re._not_there.parse", "regex.Pattern._not_there")
-    assert library_internals.missing((*library_internals.USED, *lost, "not_installed._name")) == list(lost)
+    assert missing((*USED, *lost, "not_installed._name")) == list(lost)
 
 
 def is_private(name: str) -> bool:
@@ -125,7 +168,7 @@ def test_nowhere_else() -> None:
 
 def test_what_is_listed_is_used() -> None:
     source = "\n".join(path.read_text() for path in modules())
-    assert [name for name in library_internals.USED if name.rpartition(".")[2] not in source] == []
+    assert [name for name in USED if name.rpartition(".")[2] not in source] == []
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ from guardwrap.pipelines import calls
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.serve.parsed_request import ParsedRequest
-from guardwrap.serve.replies import Reply
-from guardwrap.serve.responses_reply import ResponsesReply
+from guardwrap.serve.replies import Reply, ResponsesReply
 from guardwrap.testing import World
 from tests.messages.test_templates import CHAT, SYNTAX, Syntax, world_of
 
@@ -212,7 +211,7 @@ def http_differences(draw: Draw, strings: Mapping[str, Any], stops: tuple[str, .
     functions = [each["function"] for delta in deltas for each in delta.get("tool_calls", ())]
     streamed = ["".join(delta.get(key) or "" for delta in deltas) for key in ("content", "reasoning_content")]
     yield from same("a stream", streamed[0], streamed[1], functions)
-    events = list(ResponsesReply(request, None).text(draw, 0, 0))
+    events = list(ResponsesReply(request, len).text(draw, 0, 0))
     pieces = {kind: "".join(each["delta"] for each in events if each["type"] == f"response.{kind}.delta")
               for kind in ("output_text", "reasoning_text")}  # fmt: skip
     items = [each["item"] for each in events if each["type"] == "response.output_item.done"]

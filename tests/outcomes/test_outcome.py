@@ -1,6 +1,6 @@
 """Budgets, reports and outcomes.
 
-Covers ``budget.py``, ``environment/progress.py`` and ``formatting.py`` too.
+Covers ``budget.py``, ``environment/process.py`` and ``formatting.py`` too.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Results have the pipeline's format: if nothing is rejected, they equal what the pipeline returns.
 
 Covers ``pipelines/loading.py``, ``pipelines/output_records.py``, ``pipelines/prepare.py``,
-``pipelines/prompt_forms.py``, ``pipelines/task_calls.py`` and ``environment/transformers_errors.py`` too.
+``pipelines/prompt_forms.py``, ``pipelines/task_calls.py`` and ``environment/transformers_internals.py`` too.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Jobs on a real Ray: any number of workers, killed or not, gives the same records. `make test-ray` installs Ray.
 
-Covers ``cli/ray_run.py``, ``ray/datasets.py`` and ``ray/parquet.py`` too.
+Covers ``cli/ray_run.py``, ``ray/datasets.py`` and ``ray/rows.py`` too.
 """
 
 import json
@@ -177,7 +177,7 @@ def test_parquet_holds_the_same_rows(model, rows):
 
 @pytest.fixture(scope="module")
 def ray_here():
-    from guardwrap.ray.ray_library import connected
+    from guardwrap.ray.ray_job import connected
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # for the workers
@@ -191,8 +191,8 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     from guardwrap.errors import UsageError
     from guardwrap.prompt_files.prompts import Item
     from guardwrap.ray import map_prompts, save
-    from guardwrap.ray.dataset_rows import numbered
-    from guardwrap.ray.worker import Recipe, Worker
+    from guardwrap.ray.ray_job import Recipe, Worker
+    from guardwrap.ray.rows import numbered
 
     del rows[3]["seed"], rows[7]["budget"], rows[7]["constraint"]
     table = pa.Table.from_pylist([{name: row.get(name) for name in ("id", "prompt", "constraint")} for row in rows])
@@ -220,7 +220,7 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     assert {record["id"]: record["texts"] for record in records("saved/results.jsonl")} == expected
     (failed,) = records("saved/failed.jsonl")
     assert failed["id"] == "row-5"
-    assert "context" in failed["reason"]
+    assert "give an object with either" in failed["reason"]
     twice = ray_here.data.from_arrow(pa.concat_tables([table, table.slice(3, 1)]))
     with pytest.raises(UsageError, match='the id "row-3" occurs twice'):
         map_prompts(twice, model, rule, seed=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap.errors import UsageError
-from guardwrap.ray.ray_library import connected, library
+from guardwrap.ray.ray_job import connected, library
 from tests.cli.fixtures_commands import assert_one_line, run
 
 HERE = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_an_address_where_nobody_is_ends_at_once(address, monkeypatch):
         def init(self, **_):
             raise AssertionError("Ray itself tries for a minute, and then ends the process")
 
-    monkeypatch.setattr("guardwrap.ray.ray_library.library", NotAsked)
+    monkeypatch.setattr("guardwrap.ray.ray_job.library", NotAsked)
     with pytest.raises(UsageError, match=r"--ray auto .* HOST:PORT"), connected(address, 1):
         pass
 
@@ -49,7 +49,7 @@ def test_workers_that_there_is_no_room_for_are_refused(monkeypatch):
         def cluster_resources(self):
             return {"CPU": 2.0}
 
-    monkeypatch.setattr("guardwrap.ray.ray_library.library", Small)
+    monkeypatch.setattr("guardwrap.ray.ray_job.library", Small)
     with pytest.raises(UsageError, match="3 workers need 3 CPUs, but Ray has 2; give fewer --workers"):
         connected("auto", 3).__enter__()
     with pytest.raises(UsageError, match="2 workers need 1 GPUs, but Ray has 0"):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from guardwrap.errors import UsageError
-from guardwrap.ray.dataset_rows import key_of
 from guardwrap.ray.result_folder import LOCK, Folder
+from guardwrap.ray.rows import key_of
 
 ORDER = {key_of(name): place for place, name in enumerate("abcd")}
 

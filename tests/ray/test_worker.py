@@ -11,10 +11,9 @@ from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import to_bytes
-from guardwrap.ray.dataset_rows import PromptRow, numbered
-from guardwrap.ray.ray_job import blocks, left
+from guardwrap.ray.ray_job import Recipe, Worker, blocks, left
 from guardwrap.ray.result_folder import Folder
-from guardwrap.ray.worker import Recipe, Worker
+from guardwrap.ray.rows import PromptRow, numbered
 
 OPTIONS: dict[str, Any] = {"seed": 1, "max_new_tokens": 6, "top_k": 0}
 HAS_A = Regex("a", name="has an a")

@@ -1,6 +1,6 @@
 """Judges on a server: what is sent, what counts as an answer, faults, and the law of what is drawn with one.
 
-Covers ``environment/server_requests.py`` too.
+Covers ``environment/network.py`` too.
 """
 
 from __future__ import annotations

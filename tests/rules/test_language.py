@@ -11,6 +11,7 @@ from guardwrap import Language, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.rules import language
+from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
@@ -156,7 +157,8 @@ def test_files_and_requests_may_use_it():
         MIXED
     )
     fields = {"constraint": {"kind": "language", "languages": "de"}}
-    assert constraints_of(fields, RequestPolicy(models=("m",)))[0].constraint.digest == rule.digest
+    (file,) = constraints_of(GuardwrapFields.model_validate(fields), RequestPolicy(models=("m",)))
+    assert file.constraint.digest == rule.digest
 
 
 @installed

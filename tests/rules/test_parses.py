@@ -22,6 +22,7 @@ from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.outcomes import Draw
 from guardwrap.rules import parses
 from guardwrap.rules.parses import fault_or_too_deep
+from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, profile
@@ -61,7 +62,9 @@ def test_a_missing_library_is_named_with_its_extra(language, monkeypatch):
 
 
 def test_requests_to_the_server_may_use_it():
-    (file,) = constraints_of({"constraint": {"kind": "parses", "language": "xml"}}, RequestPolicy(models=("m",)))
+    (file,) = constraints_of(
+        GuardwrapFields(constraint={"kind": "parses", "language": "xml"}), RequestPolicy(models=("m",))
+    )
     assert file.constraint == Parses("xml")
 
 

@@ -13,6 +13,7 @@ from guardwrap import PersonalData, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.rules import personal_data
+from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
@@ -81,7 +82,8 @@ def test_files_and_requests_may_use_it():
     assert rule == PersonalData(["email", "ip", "ip"])
     assert rule.digest != PersonalData(["email"]).digest
     fields = {"constraint": {"kind": "personal_data", "kinds": ["card"]}}
-    assert constraints_of(fields, RequestPolicy(models=("m",)))[0].constraint == PersonalData(["card"])
+    (file,) = constraints_of(GuardwrapFields.model_validate(fields), RequestPolicy(models=("m",)))
+    assert file.constraint == PersonalData(["card"])
 
 
 def test_a_view_is_judged_alone():

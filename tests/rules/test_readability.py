@@ -11,6 +11,7 @@ from guardwrap import Readability, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
 from guardwrap.rules.readability import _syllables
+from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
@@ -104,7 +105,8 @@ def test_files_and_requests_may_use_it():
     rule = parse("guardwrap: 1\nconstraint: {kind: readability, formula: flesch, language: en, min: 60}\n").constraint
     assert rule == Readability("flesch", language="en", min=60.0)
     fields = {"constraint": {"kind": "readability", "formula": "lix", "max": 40}}
-    assert constraints_of(fields, RequestPolicy(models=("m",)))[0].constraint == Readability("lix", max=40)
+    (file,) = constraints_of(GuardwrapFields.model_validate(fields), RequestPolicy(models=("m",)))
+    assert file.constraint == Readability("lix", max=40)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from guardwrap import Secrets, Verdict
 from guardwrap.constraints import parse
 from guardwrap.errors import CheckFailed, ConstraintError
+from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
@@ -90,7 +91,7 @@ def test_verdicts_are_sound(text, random):
 
 def test_files_and_requests_may_use_it():
     assert parse("guardwrap: 1\nconstraint: {kind: secrets}\n").constraint == Secrets()
-    (file,) = constraints_of({"constraint": {"kind": "secrets"}}, RequestPolicy(models=("m",)))
+    (file,) = constraints_of(GuardwrapFields(constraint={"kind": "secrets"}), RequestPolicy(models=("m",)))
     assert file.constraint.digest == Secrets().digest != Secrets(random_strings=True).digest
     with pytest.raises(ConstraintError, match="random_strings must be"):
         Secrets(random_strings=1)  # type: ignore[arg-type]

@@ -8,13 +8,24 @@ import openai
 import pytest
 
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
 from guardwrap.serve.error_responses import ErrorResponse
+from guardwrap.serve.parsed_request import parse_request
 from guardwrap.serve.request_policy import RequestPolicy
 from tests.serve.fixtures_agents import NAME, TOOL, agent_world, running_server
 
 ASKED: list[Any] = [{"role": "user", "content": "x"}]
 POLICY = RequestPolicy(models=(NAME,), parses="always")
+
+
+def options_of(**fields: Any) -> dict[str, Any]:
+    """Return the options of a chat with these fields."""
+    return parse_request({"model": NAME, "messages": ASKED, **fields}, POLICY, chat=True).options
+
+
+def chat_of(messages: list[Any], *, images: bool = False) -> Any:
+    """Return the chat that the model is shown."""
+    policy = RequestPolicy(models=(NAME,), images=images)
+    return parse_request({"model": NAME, "messages": messages}, policy, chat=True).prompts[0]
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +157,7 @@ def test_structured_output_is_of_the_answer_after_the_reasoning(client: openai.O
 
 def test_replayed_messages_are_read_as_templates_expect_them() -> None:
     call = {"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}
-    read = read_chat([
+    read = chat_of([
         {"role": "developer", "content": [{"type": "text", "text": "x"}]},
         {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm", "audio": None},
         {"role": "tool", "tool_call_id": "c", "content": "2", "name": "f"},
@@ -180,7 +191,7 @@ def test_replayed_messages_are_read_as_templates_expect_them() -> None:
     ids=lambda value: str(value)[:20],
 )
 def test_replayed_arguments_are_an_object_whatever_the_model_wrote(sent: Any, read: Any) -> None:
-    (message,) = read_chat([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": sent}}]}])
+    (message,) = chat_of([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": sent}}]}])
     assert message["tool_calls"][0]["function"]["arguments"] == read
 
 
@@ -194,41 +205,43 @@ def test_malformed_arguments_do_not_end_the_conversation(client: openai.OpenAI) 
 def test_empty_contents_and_marks_for_caches() -> None:
     mark = {"cache_control": {"type": "ephemeral"}, "prompt_cache_breakpoint": {"mode": "explicit"}}
     parts = [{"type": "text", "text": "x", **mark}]
-    assert read_chat([{"role": "user", "content": parts, **mark}]) == [{"role": "user", "content": "x"}]
+    assert chat_of([{"role": "user", "content": parts, **mark}]) == [{"role": "user", "content": "x"}]
     for role in ("user", "system", "assistant", "tool"):
-        (message,) = read_chat([{"role": role, "content": []}])
+        (message,) = chat_of([{"role": role, "content": []}])
         assert message == {"role": role, "content": ""}
-    assert read_chat([{"role": "user", "content": []}], images=True) == [{"role": "user", "content": []}]
+    assert chat_of([{"role": "user", "content": []}], images=True) == [{"role": "user", "content": []}]
 
 
 @pytest.mark.parametrize(
     ("message", "param"),
     [
         ({"role": "assistant", "content": None}, "messages.0.content"),
-        ({"role": "user", "content": "x", "tool_calls": [{}]}, "messages.0.tool_calls"),
+        ({"role": "user", "content": "x", "tool_calls": [{}]}, "messages.0.tool_calls.0"),
+        ({"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}, "messages.0.tool_calls"),
         ({"role": "assistant", "tool_calls": "f"}, "messages.0.tool_calls"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}, "messages.0.tool_calls.0"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}, "messages.0.tool_calls.0.function.name"),
         ({"role": "tool", "content": "2", "tool_call_id": 1}, "messages.0.tool_call_id"),
         ({"role": "assistant", "content": "x", "function_call": {}}, "messages.0.function_call"),
     ],
 )  # fmt: skip
 def test_messages_that_are_refused(message: Any, param: str) -> None:
     with pytest.raises(ErrorResponse) as caught:
-        read_chat([message])
+        chat_of([message])
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": {}, "tool_choice": "required"}, "tool_choice"),
+        ({"tools": {}}, "tools"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": allowed("required", "g")}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": allowed("required")}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": allowed("none", "f")}, "tool_choice.allowed_tools"),
+        ({"tools": [TOOL], "tool_choice": allowed("required")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [TOOL], "tool_choice": allowed("none", "f")}, "tool_choice.allowed_tools.mode"),
         ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
         ({"tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"tools": [{**TOOL, "x": "y" * 200_000}]}, "tools"),
@@ -236,28 +249,29 @@ def test_messages_that_are_refused(message: Any, param: str) -> None:
 )
 def test_tools_that_are_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ErrorResponse) as caught:
-        read_tools(fields, POLICY)
+        options_of(**fields)
     assert caught.value.param == param
 
 
 def test_tools_need_a_model_whose_calls_can_be_parsed() -> None:
-    assert read_tools({"tools": [TOOL]}, POLICY) == ToolCalls([TOOL])
+    rule = ToolCalls([TOOL])
+    assert options_of(tools=[TOOL])["constraints"].constraint == rule
     with pytest.raises(ErrorResponse, match="no known family"):
-        read_tools({"tools": [TOOL]}, RequestPolicy(models=(NAME,)))
+        parse_request({"model": NAME, "messages": ASKED, "tools": [TOOL]}, RequestPolicy(models=(NAME,)), chat=True)
 
 
 def test_variables_of_the_chat_template() -> None:
     variables = {"enable_thinking": False, "x": 1}
-    assert read_template_options({"chat_template_kwargs": variables, "reasoning_effort": "low"}) == {
-        "reasoning_effort": "low", **variables
-    }  # fmt: skip
+    options = options_of(chat_template_kwargs=variables, reasoning_effort="low")
+    assert options["tokenizer_encode_kwargs"] == {"reasoning_effort": "low", **variables}
     for effort in ("minimal", "xhigh", "max"):
-        assert read_template_options({"reasoning_effort": effort}) == {"reasoning_effort": effort}
-    assert read_template_options({"reasoning_effort": "none"}) == {}
-    for fields in (
-        {"chat_template_kwargs": {"chat_template": "x"}},
-        {"chat_template_kwargs": {"x": [1]}},
-        {"reasoning_effort": "much"},
+        assert options_of(reasoning_effort=effort)["tokenizer_encode_kwargs"] == {"reasoning_effort": effort}
+    assert "tokenizer_encode_kwargs" not in options_of(reasoning_effort="none")
+    for fields, param in (
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
+        ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs.x"),
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
     ):
-        with pytest.raises(ErrorResponse):
-            read_template_options(fields)
+        with pytest.raises(ErrorResponse) as caught:
+            options_of(**fields)
+        assert caught.value.param == param

@@ -14,12 +14,12 @@ from guardwrap import GuardedGenerator, Regex
 from guardwrap.errors import ModelError
 from guardwrap.pipelines.loading import image_pipeline
 from guardwrap.serve import chat_messages
-from guardwrap.serve.chat_messages import read_chat
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING
 from guardwrap.serve.routes import create_app
 from guardwrap.serve.server_settings import ServerSettings
 from tests.fixtures_models import llava, picture
+from tests.serve.test_chat_messages import chat_of
 
 RULE = {"guardwrap": {"constraint": {"kind": "not", "of": {"kind": "regex", "pattern": "b"}}}}
 
@@ -95,26 +95,29 @@ PNG = data_url(picture(1))
         ({"url": "data:image/png;base64,"}, "not an image"),
         ({"url": "data:image/png;base64," + base64.b64encode(b"<svg/>" * 9).decode()}, "not an image"),
         ({"url": PNG, "detail": "high"}, "in the size"),
-        ({"url": 3}, "give a string"),
-        (None, "give a string"),
+        ({"url": 3}, "must be a string"),
+        (None, "in the field 'image_url'"),
     ],
     ids=str,
 )
 def test_images_that_are_refused(image: Any, problem: str) -> None:
     content = [{"type": "image_url", "image_url": image}]
     with pytest.raises(ErrorResponse, match=problem) as raised:
-        read_chat([{"role": "user", "content": content}], images=True)
+        chat_of([{"role": "user", "content": content}], images=True)
     assert raised.value.status == 400
+
+
+def test_a_model_for_text_is_shown_no_images() -> None:
     with pytest.raises(ErrorResponse, match="does not take images"):
-        read_chat([{"role": "user", "content": content}])
+        chat_of([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}])
 
 
 def test_a_small_file_with_a_huge_image_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     content = [{"type": "image_url", "image_url": {"url": PNG}}]
-    assert read_chat([{"role": "user", "content": content}], images=True)[0]["content"][0]["image"].size == (8, 8)
+    assert chat_of([{"role": "user", "content": content}], images=True)[0]["content"][0]["image"].size == (8, 8)
     monkeypatch.setattr(chat_messages, "_PIXELS", 63)
     with pytest.raises(ErrorResponse, match="has 64 pixels"):
-        read_chat([{"role": "user", "content": content}], images=True)
+        chat_of([{"role": "user", "content": content}], images=True)
 
 
 def test_a_saved_model_is_loaded_with_its_processor(tmp_path: Path) -> None:

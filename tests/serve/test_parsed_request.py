@@ -1,6 +1,6 @@
 """Parsed requests: every field is supported, or rejected with an error that names it.
 
-Covers ``serve/fields.py``, ``serve/request_policy.py`` and ``serve/structured_output.py`` too.
+Covers ``serve/request_models.py`` and ``serve/request_policy.py`` too.
 """
 
 import dataclasses
@@ -18,8 +18,9 @@ from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.proposals import Adapter
 from guardwrap.serve import request_policy
 from guardwrap.serve.error_responses import ErrorResponse
-from guardwrap.serve.fields import known_fields, parsed
+from guardwrap.serve.incoming_requests import parsed
 from guardwrap.serve.parsed_request import ANYTHING, CALLS, has_token_ids, parse_request, texts_of_ids
+from guardwrap.serve.request_models import known_fields
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.server_settings import ServerLimits
 from guardwrap.testing import llama_world
@@ -343,8 +344,8 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"temperature": "1"}, "temperature", "number"),
         ({"top_p": -1}, "top_p", "number"),
         ({"top_p": 2}, "top_p", "number"),
-        ({"top_k": -2}, "top_k", "whole number"),
-        ({"seed": -1}, "seed", "whole number"),
+        ({"top_k": -2}, "top_k", "at least -1"),
+        ({"seed": -1}, "seed", "at least 0"),
         ({"seed": 2**64}, "seed", "at most"),
         ({"seed": 1.5}, "seed", "whole number"),
         ({"n": 0}, "n", "at least 1"),
@@ -358,15 +359,15 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"stop": "x" * 65}, "stop", "64 characters"),
         ({"stream": 1}, "stream", "true or false"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
-        ({"stream": True, "stream_options": {"usage": True}}, "stream_options", "unknown field 'usage'"),
-        ({"response_format": "json"}, "response_format.type", "json_object"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "known: include_usage"),
+        ({"response_format": "json"}, "response_format", "a mapping of fields"),
         ({"response_format": {"type": "json"}}, "response_format.type", "is not one of text, json_object"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format.structures", "give a list"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format.type", "json_object"),
         ({"structured_outputs": {}}, "structured_outputs", "give one of"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "give one of"),
-        ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "did you mean 'json'"),
-        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "list of strings"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn", "did you mean 'json'"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1 item"),
         ({"structured_outputs": {"json": {"type": "objekt"}}}, "structured_outputs.json", "objekt"),
         ({"structured_outputs": {"grammar": "root ::= \"a\""}}, "structured_outputs.grammar", "GBNF"),
         ({"guided_regex": "("}, "guided_regex", "missing )"),
@@ -374,8 +375,8 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guided_choice": ["a" * 91]}, "guided_choice", "at most 90"),
         ({"guided_json": {"description": "x" * 900}}, "guided_json", "at most 900"),
         ({"guided_json": {"$ref": "file:///etc/passwd"}}, "guided_json", "file:///etc/passwd"),
-        ({"guardwrap": []}, "guardwrap", "give an object"),
-        ({"guardwrap": {"constrain": {}}}, "guardwrap", "did you mean 'constraint'"),
+        ({"guardwrap": []}, "guardwrap", "a mapping of fields"),
+        ({"guardwrap": {"constrain": {}}}, "guardwrap.constrain", "did you mean 'constraint'"),
         ({"guardwrap": {"constraint": "polit"}}, "guardwrap.constraint", "did you mean 'polite'"),
         ({"guardwrap": {"constraint": "no-urls"}}, "guardwrap.constraint", "catalogue:no-urls"),
         ({"guardwrap": {"constraint": "rules/polite.yaml"}}, "guardwrap.constraint", "this server has no constraint"),
@@ -467,13 +468,17 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "guardwrap.constraint",
             "exceeds",
         ),
-        ({"messages": []}, "messages", "list of messages"),
-        ({"messages": "hi"}, "messages", "list of messages"),
+        ({"messages": []}, "messages", "at least 1 item"),
+        ({"messages": "hi"}, "messages", "must be a list"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "is not one of"),
         ({"messages": [{"role": "user"}]}, "messages.0.content", "give a string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "take images"),
-        ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages.0.name", "give a string"),
-        ({"messages": [{"role": "user", "contents": "x"}]}, "messages.0", "did you mean 'content'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            "messages.0.content.0",
+            "take images",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages.0.name", "must be a string"),
+        ({"messages": [{"role": "user", "contents": "x"}]}, "messages.0.contents", "did you mean 'content'"),
     ],
     ids=lambda value: str(value)[:60],
 )  # fmt: skip
@@ -544,7 +549,7 @@ def test_fields_fill_the_servers_files():
         ({"constraint": "row"}, "has no field 'word', which row.yaml requires"),
         ({"constraint": "row", "fields": {"word": "a", "x": 1}}, "unknown field 'x'"),
         ({"constraint": "polite", "fields": {"word": "a"}}, "the constraints of this request have none"),
-        ({"constraint": "row", "fields": ["a"]}, "give an object"),
+        ({"constraint": "row", "fields": ["a"]}, "a mapping of fields"),
         ({"constraint": "row", "fields": {"word": {"kind": "regex"}}}, "'word' must be a text"),
         ({"constraint": "row", "fields": {"word": "a" * 2000}}, "at most 900"),
         ({"constraint": {"kind": "keyword", "words": "{word}"}, "fields": {"word": "a"}}, "have none"),

@@ -16,8 +16,8 @@ from guardwrap.outcomes import EXACT, Closeness, Distribution, Draw, Outcome, Re
 from guardwrap.serve import request_handling
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
+from guardwrap.serve.replies import ResponsesReply
 from guardwrap.serve.request_handling import Accepted, LivePiece, streamed
-from guardwrap.serve.responses_reply import ResponsesReply
 from tests.serve.fixtures_agents import NAME, TOOL, running_server
 from tests.serve.fixtures_server import HAS_A, MASKED
 
@@ -356,15 +356,8 @@ SHORT = Report(
 DRAW = Draw("p", (1, 2, 0), "a secret\nSTOP", True)
 
 
-class Words:
-    """A tokenizer whose tokens are words."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[str]:
-        return text.split()
-
-
 def reply_of(**fields: Any) -> ResponsesReply:
-    return ResponsesReply(ParsedRequest(NAME, ["p"], {}, **fields), Words(), "1", 2)
+    return ResponsesReply(ParsedRequest(NAME, ["p"], {}, **fields), lambda text: len(text.split()), "1", 2)
 
 
 def outcome_of(*draws: Draw, report: Report = REPORT) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 
 from guardwrap import CheckFailed, Regex, Verdict, constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.serve.parsed_request import LEFT_BEHIND, TimeLimited
+from guardwrap.serve.request_policy import LEFT_BEHIND, TimeLimited
 
 
 @constraint

@@ -19,7 +19,7 @@ from guardwrap import Budget, GuardedGenerator
 from guardwrap.adapters import Card, Figures
 from guardwrap.adapters.adapter_folder import WEIGHTS
 from guardwrap.adapters.card import Figure
-from guardwrap.environment.package_data import CARD
+from guardwrap.environment.files import CARD
 from guardwrap.metrics import pareto_k
 from guardwrap.outcomes import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world

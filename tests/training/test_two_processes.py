@@ -13,7 +13,7 @@ import pytest
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from guardwrap.adapters import Card
-from guardwrap.environment.package_data import CARD
+from guardwrap.environment.files import CARD
 from tests.training.fixtures_training import PRELOADED
 from tests.training.fixtures_two_processes import run, start
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from guardwrap.backends.endpoint.answers import printable_line
 from guardwrap.backends.endpoint.transfer_limits import patience
-from guardwrap.environment.server_requests import is_temporary
+from guardwrap.environment.network import is_temporary
 from guardwrap.errors import EndpointError, nearest
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from guardwrap.environment.network import environment_key, plain_address
 from guardwrap.environment.opentelemetry_api import attached, trace_headers
-from guardwrap.environment.server_requests import environment_key, plain_address
 from guardwrap.errors import UsageError, strict_arguments
 
 if TYPE_CHECKING:

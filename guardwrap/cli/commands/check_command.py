@@ -27,7 +27,7 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword, unlikely_words
 from guardwrap.constraints.views import judged_part
 from guardwrap.documents.validation import Invalid
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, nearest, quoted
 from guardwrap.messages.parsed_message import written_message

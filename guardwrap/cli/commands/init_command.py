@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from guardwrap.constraints.files.constraint_file import TITLE, json_schema, parse
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import UsageError
 
 SCHEMA = "guardwrap.schema.json"

@@ -34,7 +34,7 @@ from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Elsewhere, Invalid, read_document, validated
 from guardwrap.documents.yaml_nodes import one_line, path_beside, read_text, reading_too, short
-from guardwrap.environment.package_data import PREFIX, content
+from guardwrap.environment.files import PREFIX, content
 from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UnknownName, UsageError, nearest
 from guardwrap.proposals import require_one
 

@@ -33,7 +33,7 @@ from guardwrap.documents.editor_schema import add_descriptions, parameters, shar
 from guardwrap.documents.limits import MAX_BYTES
 from guardwrap.documents.validation import Document, Invalid
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
-from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.files import PREFIX
 from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest, quoted
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 

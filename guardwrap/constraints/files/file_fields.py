@@ -24,7 +24,7 @@ from guardwrap.constraints.base import All, Constraint
 from guardwrap.documents.lexical import load_json
 from guardwrap.documents.validation import read_as, validated
 from guardwrap.documents.yaml_nodes import path_beside, short
-from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
+from guardwrap.environment.files import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt, Twisted
 

@@ -27,7 +27,7 @@ from guardwrap.constraints.views import Part, View, in_json, message_part, read_
 from guardwrap.documents import lexical
 from guardwrap.documents.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw

@@ -18,9 +18,9 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.field_checks import require, require_choice
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.limits import readable
-from guardwrap.environment.cached import cached_property
-from guardwrap.environment.hub import cached_or_online
 from guardwrap.environment.model_loading import computing, loading_model
+from guardwrap.environment.network import cached_or_online
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import (
     CheckFailed,
     ConstraintError,

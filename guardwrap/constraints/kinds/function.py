@@ -19,7 +19,7 @@ from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted
 from guardwrap.documents.validation import require_code_allowed
 from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 

@@ -30,7 +30,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
 from guardwrap.documents.time_limits import matches
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import Unsatisfiable, is_count, quoted
 
 _GAPS = {"flexible": (r"\s+", " "), "optional": (r"[\s\-]+", "")}

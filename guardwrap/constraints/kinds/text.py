@@ -34,7 +34,7 @@ from guardwrap.documents.time_limits import (
     matches,
     within,
 )
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw

@@ -18,7 +18,7 @@ from guardwrap.documents.time_limits import (
     charged,
     time_limit,
 )
-from guardwrap.environment.cached import cached_property
+from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 

@@ -13,7 +13,7 @@ from guardwrap.constraints.base import walk
 from guardwrap.constraints.checking import judge
 from guardwrap.constraints.files.constraint_data import catalogue_names
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
-from guardwrap.environment.package_data import content
+from guardwrap.environment.files import content
 from guardwrap.errors import CheckFailed, UnknownName
 from guardwrap.outcomes import Draw
 

@@ -7,7 +7,7 @@ import pytest
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import PromptError
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.ray.dataset_rows import (
+from guardwrap.ray.rows import (
     MOST,
     PromptRow,
     block_size,

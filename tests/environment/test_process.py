@@ -14,7 +14,7 @@ import pytest
 from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Twisted
 from guardwrap.backends import token_sampling
 from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.environment import progress
+from guardwrap.environment import process
 from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling import request_state, scheduler
 from guardwrap.session import job as job_module
@@ -34,14 +34,14 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A second passes with each token of a batch."""
-    places: Sequence[Any] = [request_state, seam, scheduler, job_module, twisting, token_sampling, progress]
+    places: Sequence[Any] = [request_state, seam, scheduler, job_module, twisting, token_sampling, process]
     return ticking(monkeypatch, RefillBackend, places)
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     made = Terminal()
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=made, modules=sys.modules))
+    monkeypatch.setattr(process, "sys", SimpleNamespace(stderr=made, modules=sys.modules))
     return made
 
 

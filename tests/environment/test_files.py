@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import guardwrap
-from guardwrap.environment.atomic_files import write_whole
+from guardwrap.environment.files import write_whole
 
 
 def mode(path: Path) -> int:
@@ -74,4 +74,4 @@ def test_no_module_opens_a_file_beside_another_by_itself() -> None:
     package = Path(guardwrap.__file__).parent
     marks = (".replace(path)", "os.replace(", "mkstemp", "NamedTemporaryFile")
     found = [path.name for path in package.rglob("*.py") if any(mark in path.read_text() for mark in marks)]
-    assert found == ["atomic_files.py"]
+    assert found == ["files.py"]
