@@ -31,6 +31,11 @@ class Task:
     retried: int | None = None  # how often its line was retried; None if it has no line
     texts: int = 0  # number of texts of its line, which no line with fewer texts replaces
 
+    def with_seed(self, seed: int) -> Task:
+        """Return the task of a retry with another seed."""
+        own = replace(self.item.own, seed=seed, number=self.number - 1)
+        return replace(self, item=replace(self.item, own=own))
+
 
 @dataclass(frozen=True)
 class WrittenLines:
@@ -45,12 +50,7 @@ class WrittenLines:
 
     def tasks(self, items: Iterator[Item], retry_seed: int | None) -> Iterator[Task]:
         """Yield what is left to do, in input order: with a seed for retries, those, too."""
-        retries: list[Task] = []
-        if retry_seed is not None:
-            owns = (replace(task.item.own, seed=retry_seed, number=task.number - 1) for task in self.failed)
-            retries = [
-                replace(task, item=replace(task.item, own=own)) for task, own in zip(self.failed, owns, strict=True)
-            ]
+        retries = [] if retry_seed is None else [task.with_seed(retry_seed) for task in self.failed]
         left = sorted((*self.missing, *retries), key=lambda task: task.number)
         return chain(left, (Task(number, item) for number, item in enumerate(items, start=self.last + 1)))
 

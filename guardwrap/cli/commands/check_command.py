@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -223,11 +222,12 @@ def _with_texts(name: str, read: ConstraintFile, user_texts: Sequence[ExpectedTe
     elif user_texts and read.fields:
         names = ", ".join(map(quoted, read.fields))
         raise UsageError(f"{name}: to check texts, give values for the fields {names} under examples: fields:")
-    accepts, rejects = (read.accepts, read.accepted_messages), (read.rejects, read.rejected_messages)
-    own = [ExpectedText(each) for each in chain[str | Mapping[str, Any]](*accepts)]
-    own += [ExpectedText(each, False) for each in chain[str | Mapping[str, Any]](*rejects)]
-    examples = check_texts(read.constraint, own)
-    return CheckedFile(name, read, tuple(examples), tuple(check_texts(read.constraint, user_texts)))
+    examples = [ExpectedText(text) for text in read.accepts]
+    examples += [ExpectedText(message) for message in read.accepted_messages]
+    examples += [ExpectedText(text, False) for text in read.rejects]
+    examples += [ExpectedText(message, False) for message in read.rejected_messages]
+    checked_examples, checked_texts = (check_texts(read.constraint, texts) for texts in (examples, user_texts))
+    return CheckedFile(name, read, tuple(checked_examples), tuple(checked_texts))
 
 
 def constraint_files(targets: Sequence[str]) -> Iterator[tuple[str, UsageError | None]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +13,6 @@ from guardwrap.report.blocks import Page
 from guardwrap.report.charts import require_matplotlib
 from guardwrap.report.html import html_report
 from guardwrap.report.result_files import read_page
-
-if TYPE_CHECKING:
-    from guardwrap.training.training_report import Training
 
 
 def report(
@@ -40,7 +36,7 @@ def report(
     target = folder / "report.html" if out is None else out
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write to {str(target)!r}: " + ("a folder" if target.is_dir() else "no such folder"))
-    pages, sources = _found_in(folder)
+    pages, sources = _pages_in(folder)
     name = folder.resolve().name
     html = html_report(pages, None if len(pages) == 1 else f"Results in {name}", sources)
     try:
@@ -50,39 +46,25 @@ def report(
     typer.echo(str(target))
 
 
-def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
+_PAGE, _EVALUATION, *_TRAINING = _FILES = ("page.json", "evaluation.json", "result.json", "curve.jsonl")
+
+
+def _pages_in(folder: Path) -> tuple[list[Page], list[str]]:
     """Return the pages (those of page.json, then evaluations, then trainings), and the files that they come from."""
     from guardwrap.evaluation.evaluation_report import page_of, read_evaluation
 
-    pages: list[Page] = []
-    evaluations: list[Page] = []
-    trainings: list[Training] = []
-    sources = []
-    for place, subfolders, files in os.walk(folder):
-        subfolders.sort()
-        here = Path(place)
-        name = here.relative_to(folder).as_posix()
-        read = []
-        if "page.json" in files:
-            pages.append(read_page(here / "page.json"))
-            read.append("page.json")
-        if "evaluation.json" in files:
-            evaluations.append(page_of(read_evaluation(here / "evaluation.json")))
-            read.append("evaluation.json")
-        # A folder with a card is an adapter, whose curve is a copy of the one of its training.
-        trained = [file for file in ("result.json", "curve.jsonl") if file in files and "card.yaml" not in files]
-        if trained:
-            from guardwrap.training.training_report import read_training  # imports torch
-
-            trainings.append(read_training(here, folder.resolve().name if name == "." else name))
-            read += trained
-        sources += [file if name == "." else f"{name}/{file}" for file in read]
+    paths = (path for name in _FILES for path in folder.rglob(name))
+    in_order = sorted(paths, key=lambda path: (path.parent.parts, _FILES.index(path.name)))
+    # A folder with a card is an adapter, whose curve is a copy of the one of its training.
+    sources = [path for path in in_order if path.name not in _TRAINING or not (path.parent / "card.yaml").exists()]
     if not sources:
         what = "evaluation.json, result.json, curve.jsonl or page.json"
         raise UsageError(f"there is nothing to report in {str(folder)!r} and its subfolders: no {what}")
-    pages += evaluations
-    if trainings:
-        from guardwrap.training.training_report import pages_of
+    pages = [read_page(path) for path in sources if path.name == _PAGE]
+    pages += [page_of(read_evaluation(path)) for path in sources if path.name == _EVALUATION]
+    if trained := dict.fromkeys(path.parent for path in sources if path.name in _TRAINING):
+        from guardwrap.training.training_report import pages_of, read_training  # imports torch
 
-        pages += pages_of(trainings)
-    return pages, sources
+        names = [folder.resolve().name if path == folder else path.relative_to(folder).as_posix() for path in trained]
+        pages += pages_of([read_training(path, name) for path, name in zip(trained, names, strict=True)])
+    return pages, [path.relative_to(folder).as_posix() for path in sources]
