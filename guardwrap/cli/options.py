@@ -72,10 +72,7 @@ AllowCode = Annotated[
         "Use it only for files that you trust.",
     ),
 ]
-Model = Annotated[
-    str,
-    typer.Option("--model", "-m", help="A Hub id, a folder, or 'local' (the embedded model)."),
-]
+Model = Annotated[str, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local' (the embedded model).")]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -113,8 +110,7 @@ class DrawOptions:
     ] = None
     constraints: Constraints
     file: Annotated[
-        str | None,
-        _prompt("--file", "-f", metavar="PATH", help="A file with one prompt per line; - is stdin."),
+        str | None, _prompt("--file", "-f", metavar="PATH", help="A file with one prompt per line; - is stdin.")
     ] = None
     jsonl: Annotated[
         str | None,
@@ -181,29 +177,22 @@ class DrawOptions:
     ] = False
     count: Annotated[int, _setting("-n", "--num-return-sequences", min=1, help="Texts per prompt.")] = 1
     max_new_tokens: Annotated[
-        int | None,
-        _setting(min=1, help="Maximum tokens per text; default: the model's, or 256."),
+        int | None, _setting(min=1, help="Maximum tokens per text; default: the model's, or 256.")
     ] = None
     temperature: Annotated[float | None, _setting(help="Default: the model's own, or 0.7.")] = None
-    top_p: Annotated[
-        float | None,
-        _setting(help="Sample from the most likely tokens with this total probability."),
-    ] = None
+    top_p: Annotated[float | None, _setting(help="Sample from the most likely tokens with this total probability.")] = (
+        None
+    )
     top_k: Annotated[int | None, _setting(help="Sample from this many of the most likely tokens.")] = None
-    seed: Annotated[
-        int | None,
-        _setting(help="The same seed gives the same texts; default: a new one."),
-    ] = None
+    seed: Annotated[int | None, _setting(help="The same seed gives the same texts; default: a new one.")] = None
     batch_size: Annotated[int | None, _setting(help="Maximum attempts in one batch; default: 32.")] = None
     max_attempts: Annotated[
-        int | None,
-        _limit(help="Attempts; default: the limit in the constraint file, or 1000."),
+        int | None, _limit(help="Attempts; default: the limit in the constraint file, or 1000.")
     ] = None
     max_tokens: Annotated[int | None, _limit(help="Tokens of all attempts.")] = None
-    max_computed_tokens: Annotated[
-        int | None,
-        _limit(help="Tokens that the model computes; cached ones are free."),
-    ] = None
+    max_computed_tokens: Annotated[int | None, _limit(help="Tokens that the model computes; cached ones are free.")] = (
+        None
+    )
     max_seconds: Annotated[float | None, _limit(help="Seconds; attempts that have begun are completed.")] = None
     allow_code: AllowCode = False
     verbose: Verbose = 0
@@ -236,10 +225,9 @@ class DrawOptions:
 class GenerateOptions(DrawOptions):
     """Options of ``guardwrap generate``."""
 
-    parquet: Annotated[
-        str | None,
-        _prompt(metavar="PATH", help="A Parquet file with such rows; requires --ray."),
-    ] = None
+    parquet: Annotated[str | None, _prompt(metavar="PATH", help="A Parquet file with such rows; requires --ray.")] = (
+        None
+    )
     deterministic: Annotated[
         bool,
         _setting(
@@ -271,10 +259,7 @@ class GenerateOptions(DrawOptions):
             "--output", "-o", metavar="PATH", help="Write a JSON Lines file instead of stdout; with --ray, a folder."
         ),
     ] = None
-    resume: Annotated[
-        bool,
-        _output("--resume", help="Continue an interrupted run from its output file."),
-    ] = False
+    resume: Annotated[bool, _output("--resume", help="Continue an interrupted run from its output file.")] = False
     overwrite: Annotated[bool, _output("--overwrite", help="Replace an existing output file.")] = False
     retry_failed: Annotated[
         bool,
@@ -292,10 +277,9 @@ class GenerateOptions(DrawOptions):
             "HOST:PORT joins a cluster. The texts do not depend on the number of workers.",
         ),
     ] = None
-    workers: Annotated[
-        int | None,
-        _ray(min=1, help="Number of workers, each with a model and a CPU; default: 1."),
-    ] = None
+    workers: Annotated[int | None, _ray(min=1, help="Number of workers, each with a model and a CPU; default: 1.")] = (
+        None
+    )
     worker_gpus: Annotated[float | None, _ray(min=0, help="GPUs per worker; default: none.")] = None
     quiet: Annotated[bool, _output("--quiet", "-q", help="Do not show progress on stderr.")] = False
     show_rejected: Annotated[
