@@ -25,8 +25,7 @@ from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.live_text import OnPiece, passing
-from guardwrap.scheduling.rejected_attempt import OnRejected
-from guardwrap.scheduling.request import Hooks, OnOutcome, OnText
+from guardwrap.scheduling.request import Hooks, OnOutcome, OnRejected, OnText
 from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from guardwrap.backends.shared_weights import is_quantised
+from guardwrap.backends.model_weights import is_quantised
 
 SAMPLE = 256
 """Number of values sampled from each parameter."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
+from guardwrap.backends.endpoint.attempt_stream import Delta, deltas_in
 from guardwrap.constraints.message_monitor import Event
 from guardwrap.documents.lexical import load_json
 from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_parts, message_text

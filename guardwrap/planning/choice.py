@@ -17,7 +17,7 @@ from guardwrap.planning.alternatives import tells_cost
 from guardwrap.planning.drawing import MOST
 from guardwrap.planning.pilot import Study, Way, studied
 from guardwrap.samplers import qrs
-from guardwrap.samplers.rejection import rejection
+from guardwrap.samplers.protocol import rejection
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.job import Job

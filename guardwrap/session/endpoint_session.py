@@ -7,12 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from guardwrap.backends.endpoint.endpoint_law import (
-    read_endpoint_settings,
-)
+from guardwrap.backends.endpoint.endpoint_law import masking, read_endpoint_settings
 from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint, line_to
-from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError, require_whole

@@ -21,8 +21,7 @@ from guardwrap.samplers import collecting
 from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.randomness import seed_for
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
-from guardwrap.scheduling.request import Hooks, Request, Spec
+from guardwrap.scheduling.request import Hooks, RejectedAttempt, Request, Spec
 from guardwrap.scheduling.request_state import RequestState
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.call_threads import CallThreads

@@ -13,7 +13,7 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import GuardwrapError, UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
+from guardwrap.scheduling.request import RejectedAttempt
 from guardwrap.session.fallback import Fallback, OnExhausted, require_on_exhausted
 
 _NO_CHAT = (

@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
-from guardwrap.backends.endpoint.endpoint_law import EndpointSettings, require_weighable_endpoint
+from guardwrap.backends.endpoint.endpoint_law import EndpointSettings, masking, require_weighable_endpoint
 from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint
-from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
-from guardwrap.backends.refill.threshold_rows import rows_of
+from guardwrap.backends.refill.row_states import rows_of
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.text import Length

@@ -12,8 +12,8 @@ from peft import LoraConfig
 
 from guardwrap.adapters.adapter_folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.backends.refill.mode_selection import as_tried
-from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.errors import AdapterMismatch, UsageError
 
 Numbers = Mapping[str, torch.Tensor]
