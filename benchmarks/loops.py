@@ -18,8 +18,8 @@ from cases import PROMPTS, STORY, Busy, Case, PerAttempt
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from guardwrap import Budget, GuardedGenerator, load_local
+from guardwrap.backends.forward_passes import taken_by
 from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.backends.refill.row_states import taken_by
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 
 

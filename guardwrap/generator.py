@@ -25,8 +25,7 @@ from guardwrap.planning.pilot import studied
 from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.live_text import OnPiece, passing
-from guardwrap.scheduling.rejected_attempt import OnRejected
-from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, OnText
+from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, OnRejected, OnText
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.job import Job
 from guardwrap.session.local_session import LocalSession

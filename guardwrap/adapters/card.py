@@ -15,7 +15,7 @@ import transformers
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import guardwrap
-from guardwrap.backends.shared_weights import is_quantised
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.documents.validation import read_as
 from guardwrap.documents.yaml_nodes import to_yaml

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.backends.prefix_cache import TokenLaw
-from guardwrap.scheduling.backend import Ids, TokenMask
+from guardwrap.scheduling.backend import Ids, Lookahead
 
 NEW = 32
 """Maximum number of prefixes to add per call. Each requires computing one token with the model."""
@@ -64,11 +64,11 @@ class Branch:
     # records are those of the full distribution, without this condition.
     law: TokenLaw | None = None
 
-    def judge(self, mask: TokenMask) -> None:
+    def judge(self, lookahead: Lookahead) -> None:
         """Judge the most likely candidates: the first ``JUDGED``, and in later calls 8 times as many in total."""
         more = 7 * self.quota if self.quota else JUDGED
         some = self.tokens[self.judged : self.judged + more].tolist()
-        dead = mask.dead(self.prefix, some) if some else []
+        dead = lookahead.dead(self.prefix, some) if some else []
         self.quota += more
         self.judged += len(some)
         self.leave_out({token for token, gone in zip(some, dead, strict=True) if gone})
@@ -128,7 +128,7 @@ def without_dead_prefixes(
     before: Branch | None,
     ended: Sequence[tuple[Ids, bool]],
     law_after: Callable[[Ids], Candidates],
-    mask: TokenMask,
+    lookahead: Lookahead,
 ) -> Branch:
     """Exclude more texts that are known to be rejected, and return the branch where attempts start.
 
@@ -137,7 +137,7 @@ def without_dead_prefixes(
     """
     root = before or Branch((), *law_after(()))
     if before is None:
-        root.judge(mask)
+        root.judge(lookahead)
     added, size = 0, sum(len(branch.tokens) for branch, _ in root.below())
     # Add prefixes that at least two attempts share, the most frequent first, so that each comes before longer ones.
     visits = Counter(ids[:end] for ids, _ in ended for end in range(1, len(ids)))
@@ -147,7 +147,7 @@ def without_dead_prefixes(
         parent = root.at(prefix[:-1])
         if parent is not None and prefix[-1] in parent.tokens and prefix[-1] not in parent.children:
             child = parent.children[prefix[-1]] = Branch(prefix, *law_after(prefix))
-            child.judge(mask)
+            child.judge(lookahead)
             added, size = added + 1, size + len(child.tokens)
     for ids, rejected in ended:
         if rejected and (parent := root.at(ids[:-1])) is not None:
@@ -158,6 +158,6 @@ def without_dead_prefixes(
     for branch, reached in branches:
         unjudged = float(np.exp(branch.log_probabilities[branch.judged :]).sum())
         if unjudged > 0 and reached + math.log(unjudged) > notable:
-            branch.judge(mask)
+            branch.judge(lookahead)
     root.weigh()
     return root

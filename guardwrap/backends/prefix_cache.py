@@ -17,8 +17,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 
-from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.tokens import BLOCK
+from guardwrap.backends.generation_law import BLOCK, GenerationLaw
 from guardwrap.scheduling.backend import AttemptState, JudgementCache, Launch
 from guardwrap.scheduling.request import Request
 
@@ -44,11 +43,11 @@ class TokenLaw:
     ``bounds[2 i]`` to ``bounds[2 i + 1]``; without, ``bounds[i]`` is the upper end of candidate i, where the next
     one's starts.
 
-    ``log_left``: log Z in nats, where Z is the probability of the tokens that a mask did not exclude; 0 without a
+    ``log_weight``: log Z in nats, where Z is the probability of the tokens that a mask did not exclude; 0 without a
     mask.
     """
 
-    __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_left", "log_lefts", "log_probabilities", "tokens")
+    __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_probabilities", "log_weight", "log_weights", "tokens")
 
     def __init__(
         self,
@@ -64,8 +63,8 @@ class TokenLaw:
         self._total = total
         self._last = math.nextafter(bounds[-1], 0.0)
         self._gaps = gaps
-        self.log_left = 0.0
-        self.log_lefts: array[float] | None = None
+        self.log_weight = 0.0
+        self.log_weights: array[float] | None = None
 
     def drawn(self, uniform: float) -> int | None:
         """Return the index of the candidate that a uniform random number draws, or None if it draws another token."""
@@ -189,19 +188,15 @@ def next_token(attempt: AttemptState) -> bool:
     attempt.token_ids.append(token)
     attempt.branch = None if branch is None else branch.children.get(token)
     attempt.log_probability += law.log_probabilities[column]
-    attempt.log_left += law.log_left if law.log_lefts is None else law.log_lefts[column]
+    attempt.log_weight += law.log_weight if law.log_weights is None else law.log_weights[column]
     return True
 
 
 def token_laws(scores: torch.Tensor, candidates: torch.Tensor | None) -> list[TokenLaw]:
-    """Return the distribution of each row, with the same sums and the same rounding as ``tokens.inverse_cdf``.
+    """Return the distribution of each row, with the same sums and the same rounding as ``inverse_cdf``.
 
-    Parameters
-    ----------
-    scores
-        Scores after all processors and warpers, ``[rows, columns]``.
-    candidates
-        The token of each column, ``[rows, columns]``; None if column i is token i.
+    Takes scores after all processors and warpers, ``[rows, columns]``, with the token of each column; None if column i
+    is token i.
     """
     size = scores.shape[1]
     top = scores.amax(-1, keepdim=True)

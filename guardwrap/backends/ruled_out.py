@@ -32,8 +32,8 @@ from guardwrap.backends.dead_prefixes import Candidates
 from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.backends.token_sampling import candidates_of
 from guardwrap.outcomes import Obstacle
+from guardwrap.scheduling.all_rejected import LONGEST
 from guardwrap.scheduling.backend import AttemptState, Diagnosis, Ids, Launch, Lookahead
-from guardwrap.scheduling.inquiry import LONGEST
 
 SECONDS = 2.0
 """Time for judging tokens after one prefix; as much again if the limit on the number of tokens may be the reason."""
@@ -68,19 +68,8 @@ def diagnosed(launch: Launch, lookahead: Lookahead, logits_after: Callable[[Ids]
     tokens are possible, nothing is known. If all of these add no visible text, such as white space before JSON, texts
     remain, but the settings that leave out the others are known.
 
-    Parameters
-    ----------
-    launch
-        An attempt of the request. Its ``narrowed``, ``mask`` and ``twist`` are not used.
-    lookahead
-        Determines which tokens lead to rejection only.
-    logits_after
-        Computes the logits of the next token after the given new tokens, ``[1, vocabulary]``, float32.
-
-    Raises
-    ------
-    CheckFailed
-        If the constraint cannot judge a text.
+    Of ``launch``, an attempt of the request, ``narrowed``, ``mask`` and ``twist`` are not used. ``logits_after``
+    computes the logits of the next token after some new tokens, ``[1, vocabulary]``, float32.
     """
     law: GenerationLaw = launch.law
     if not law.is_stateless:  # a function of the user may count its calls
@@ -133,19 +122,7 @@ class _Share(NamedTuple):
 
 
 class _Place:
-    """The next token after a prefix: what the settings leave of it, and what the constraint does.
-
-    Parameters
-    ----------
-    launch
-        An attempt of the request.
-    lookahead
-        Judges tokens.
-    prefix
-        The new tokens so far.
-    logits
-        The logits of the next token, ``[1, vocabulary]``.
-    """
+    """The next token after a prefix: what the settings leave of it, and what the constraint does."""
 
     def __init__(self, launch: Launch, lookahead: Lookahead, prefix: Ids, logits: torch.Tensor) -> None:
         self._launch = launch

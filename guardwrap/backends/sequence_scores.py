@@ -17,12 +17,9 @@ from typing import Any
 
 import torch
 
-from guardwrap.backends.float32 import in_float32
-from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.length_thresholds import one_pass_length
-from guardwrap.backends.refill.row_states import in_one_pass, scores_of_text
-from guardwrap.backends.shared_weights import is_quantised
-from guardwrap.backends.tokens import applied
+from guardwrap.backends.forward_passes import in_one_pass, one_pass_length, scores_of_text
+from guardwrap.backends.generation_law import GenerationLaw, applied
+from guardwrap.backends.model_weights import in_float32, is_quantised
 
 _AT_ONCE = 2**25
 """Maximum number of logits in one pass: 128 MiB in float32."""
@@ -46,21 +43,10 @@ Continuation = tuple[GenerationLaw, Sequence[int]]
 
 @torch.no_grad()
 def log_probabilities(model: Any, texts: Sequence[Continuation], *, alone: bool = False) -> list[float]:
-    """Compute log a(y) of each text, with the processors, warpers and temperature of its prompt's law.
+    """Compute log a(y) of each text in nats, with the processors, warpers and temperature of its prompt's law.
 
-    Parameters
-    ----------
-    model
-        A causal language model.
-    texts
-        The texts to score. The log-probability of an end-of-sequence token counts once.
-    alone
-        Whether to compute each text alone, as is always done with quantized weights.
-
-    Returns
-    -------
-    list of float
-        Log-probabilities in nats, summed in float64; -inf if a processor or warper excludes a token of the text.
+    The end-of-sequence token counts once; -inf if a processor or warper excludes a token of the text. ``alone``
+    computes each text alone, as is always done with quantized weights.
     """
     results = [0.0] * len(texts)
     groups = [[i] for i in range(len(texts))] if alone or is_quantised(model) else [list(range(len(texts)))]
@@ -81,11 +67,8 @@ def of_tokens(scores: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
 def scored(model: Any, texts: Sequence[Continuation]) -> Iterator[list[tuple[int, torch.Tensor]]]:
     """Compute the scores that each token of the texts is drawn from, in as few forward passes as memory allows.
 
-    Yields
-    ------
-    list of (int, torch.Tensor)
-        For each pass, the indices of its texts in ``texts`` and their scores, ``[tokens, vocabulary]``: logits in
-        float32 after processors and warpers. Gradients flow through them, except under ``torch.no_grad``.
+    Yields for each pass the indices of its texts in ``texts`` and their scores, ``[tokens, vocabulary]``: logits in
+    float32 after processors and warpers. Gradients flow through them, except under ``torch.no_grad``.
     """
     order = sorted(range(len(texts)), key=lambda i: _length(texts[i]))
     threshold = one_pass_length(model)

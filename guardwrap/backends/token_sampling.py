@@ -8,20 +8,54 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import sub
+from typing import NamedTuple
 
 import torch
 
 from guardwrap.backends.dead_prefixes import Candidates
-from guardwrap.backends.generation_law import GenerationLaw, ended_rows
+from guardwrap.backends.generation_law import (
+    GenerationLaw,
+    applied,
+    argmax,
+    ended_rows,
+    inverse_cdf,
+    require_drawable,
+    warped,
+)
 from guardwrap.backends.prefix_cache import learn, next_token, step, token_laws
-from guardwrap.backends.tokens import applied, argmax, inverse_cdf, require_drawable, warped
 from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
 
-def begun(launch: Launch) -> AttemptState:
-    """Return a new attempt, before its first token."""
+class _Proposal(NamedTuple):
+    """What the next tokens of some attempts are drawn from: a', one row for each attempt.
+
+    Weights are of what is really drawn, so it also says what log a - log a' of each token is: log Z with a mask, and
+    what follows from log a with a twist. An attempt has at most one of these.
+    """
+
+    scores: torch.Tensor  # of a', ``[rows, columns]``; -inf for tokens that cannot be drawn
+    candidates: torch.Tensor | None  # the token of each column, ``[rows, columns]``; None if column i is token i
+    log_z: Sequence[float]  # for each row, log Z in nats: 0 without a mask, -inf if a mask excludes every token
+    log_model: Mapping[int, torch.Tensor]  # for each row with a twist, log a in nats, ``[columns]``, float64
+
+    def of(self, rows: Sequence[int]) -> _Proposal:
+        """Return the proposal of some of the rows."""
+        candidates = None if self.candidates is None else self.candidates[rows]
+        log_model = {place: self.log_model[row] for place, row in enumerate(rows) if row in self.log_model}
+        return _Proposal(self.scores[rows], candidates, [self.log_z[row] for row in rows], log_model)
+
+    def columns(self, row: int, tokens: Sequence[int]) -> list[int]:
+        """Return the columns of some tokens of a row."""
+        if self.candidates is None:
+            return list(tokens)
+        column_of = {token: column for column, token in enumerate(self.candidates[row].tolist())}
+        return [column_of[token] for token in tokens]
+
+
+def new_attempt(launch: Launch) -> AttemptState:
+    """Return an attempt before its first token."""
     branch = None if launch.narrowed is None else launch.narrowed.root
     return AttemptState(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
 
@@ -29,25 +63,16 @@ def begun(launch: Launch) -> AttemptState:
 def draw_tokens(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
     """Draw a token for each attempt, append it, and set the status of the attempts that end with it.
 
-    Parameters
-    ----------
-    logits
-        The model's output for the next token, ``[attempts, vocabulary]``, float32.
-    attempts
-        The attempts, changed in place. An attempt whose processors, mask or watch raise, or whose logits are invalid,
-        gets the status ``"failed"``; other requests' attempts are not affected.
-
-    Returns
-    -------
-    torch.Tensor
-        The tokens, ``[attempts]``; arbitrary for attempts that failed.
+    Takes the model's logits of the next token, ``[attempts, vocabulary]``, float32; returns the tokens, arbitrary for
+    attempts that failed. An attempt whose processors, mask or watch raise, or whose logits are invalid, gets the status
+    ``"failed"``; other requests' attempts are not affected.
     """
     chance = [next(attempt.stream) for attempt in attempts]
     groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
-    draw_together = _drawn if len(groups) == 1 else partial(_drawn_apart, groups)
+    draw_together = _draw_isolated if len(groups) == 1 else partial(_draw_apart, groups)
     tokens = draw_together(logits, attempts, chance)
-    drawn = [attempt for attempt in attempts if attempt.error is None and attempt.status == "running"]
-    _settle([attempt for attempt in drawn if not step(attempt)])
+    extended = [attempt for attempt in attempts if attempt.error is None and attempt.status == "running"]
+    _settle([attempt for attempt in extended if not step(attempt)])
     return tokens
 
 
@@ -63,90 +88,125 @@ def candidates_of(logits: torch.Tensor, attempt: AttemptState) -> Candidates:
     scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
     require_drawable(scores)
     values, order = (scores[0].double().log_softmax(-1)).sort(descending=True, stable=True)
-    some = values > -math.inf
+    possible = values > -math.inf
     tokens = order if candidates is None else candidates[0, order]
-    return tokens[some].cpu().numpy(), values[some].cpu().numpy()
+    return tokens[possible].cpu().numpy(), values[possible].cpu().numpy()
 
 
-def _masked(
-    scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[AttemptState]
-) -> tuple[torch.Tensor, list[float]]:
-    """Exclude tokens by the masks of attempts.
+def _draw_isolated(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
+    """Draw for attempts of one mode and equal warpers; if that raises, for each request separately."""
+    try:
+        return _draw(logits, attempts, chance)
+    except torch.OutOfMemoryError:
+        raise
+    except BaseException as error:
+        own = own_error(error)
+        parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
+        if len(parts) == 1:
+            for attempt in attempts:
+                attempt.fail(own)
+            return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    return _draw_apart(parts, logits, attempts, chance)
 
-    Returns
-    -------
-    scores : torch.Tensor
-        Scores, with -inf for excluded tokens. A row of which every token would be excluded is unchanged.
-    logs : list of float
-        log Z of each row in nats, where Z is the probability of the tokens not excluded; -inf if there are none.
+
+def _draw_apart(
+    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]
+) -> torch.Tensor:
+    """Draw for groups of rows one after the other."""
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    for rows in groups:
+        tokens[rows] = _draw_isolated(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
+    return tokens
+
+
+def _draw(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
+    """Draw for attempts of one mode and equal warpers. Attempts change only after everything that may raise for one."""
+    processed = _process(logits, attempts)
+    scores, candidates = warped(processed, _law(attempts[0]).warpers)
+    proposal = _Proposal(scores, candidates, [0.0] * len(attempts), {})
+    if any(attempt.launch.twist is not None for attempt in attempts):
+        proposal = _twisted(proposal, attempts)
+    if all(attempt.launch.mask is None for attempt in attempts):
+        return _choose(proposal, attempts, chance)
+    proposal = _masked(proposal, attempts)
+    empty = [row for row, log_z in enumerate(proposal.log_z) if log_z == -math.inf]
+    beyond = {row: _beyond_truncation(processed[row : row + 1], attempts[row]) for row in empty}
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    for row, allowed in beyond.items():
+        if allowed is None:
+            _end(attempts[row])
+        else:
+            tokens[row] = _choose(allowed, [attempts[row]], [chance[row]])
+    if rows := [row for row in range(len(attempts)) if row not in beyond]:
+        tokens[rows] = _choose(proposal.of(rows), [attempts[row] for row in rows], [chance[row] for row in rows])
+    return tokens
+
+
+def _masked(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
+    """Exclude the tokens that masks leave out: a'(x) = a(x) / Z for the others, with Z = Σ a(x) over these.
+
+    So log a - log a' = log Z for each token. A row of which every token would be excluded is unchanged, with Z = 0.
     """
-    shares = scores.double().softmax(-1)
-    masked, logs = scores.clone(), [0.0] * len(attempts)  # a copy: if a mask raises, other rows restart from ``scores``
+    require_drawable(proposal.scores)
+    shares = proposal.scores.double().softmax(-1)
+    scores, log_z = proposal.scores.clone(), list(proposal.log_z)  # copies: if a mask raises, other rows restart
     for row, attempt in enumerate(attempts):
         mask = attempt.launch.mask
         if mask is None:
             continue
-        some = shares[row].nonzero().squeeze(1)
-        tokens = some if candidates is None else candidates[row, some]
-        gone = mask.left_out(attempt.token_ids, tokens.cpu().numpy(), shares[row, some].cpu().numpy())
-        dead = some[torch.from_numpy(gone).to(some.device)]
-        if len(dead) == len(some):
-            logs[row] = -math.inf
+        possible = shares[row].nonzero().squeeze(1)
+        tokens = possible if proposal.candidates is None else proposal.candidates[row, possible]
+        excluded = mask.left_out(attempt.token_ids, tokens.cpu().numpy(), shares[row, possible].cpu().numpy())
+        dead = possible[torch.from_numpy(excluded).to(possible.device)]
+        if len(dead) == len(possible):
+            log_z[row] = -math.inf
         elif len(dead):
-            masked[row, dead] = -math.inf
-            logs[row] = math.log(float(shares[row].index_fill(0, dead, 0.0).sum()))
-    return masked, logs
+            scores[row, dead] = -math.inf
+            log_z[row] = math.log(float(shares[row].index_fill(0, dead, 0.0).sum()))
+    return proposal._replace(scores=scores, log_z=log_z)
 
 
-def _beyond(scores: torch.Tensor, attempt: AttemptState) -> torch.Tensor | None:
-    """Return the scores of the tokens that a mask allows, truncated after it; None if it must not, or allows none.
+def _beyond_truncation(scores: torch.Tensor, attempt: AttemptState) -> _Proposal | None:
+    """Return the proposal of the tokens that a mask allows, truncated after it; None if it must not, or allows none.
 
-    All of them are beyond the law's truncation, so log a is -inf.
-
-    Parameters
-    ----------
-    scores
-        The scores of one row after its processors, ``[1, vocabulary]``.
-    attempt
-        Its attempt.
+    All of them are beyond the law's truncation, so log a is -inf. ``scores`` are those of one row after its
+    processors, ``[1, vocabulary]``.
     """
     mask, law = attempt.launch.mask, _law(attempt)
     if mask is None or not mask.beyond or len(law.untruncated) == len(law.warpers):
         return None
     ids = torch.empty(1, 0, dtype=torch.long)
     shares = applied(law.untruncated, ids, scores)[0].double().softmax(-1)
-    some = shares.nonzero().squeeze(1)
-    gone = mask.left_out(attempt.token_ids, some.cpu().numpy(), shares[some].cpu().numpy(), beyond=True)
-    if gone.all():
+    possible = shares.nonzero().squeeze(1)
+    tokens, its = possible.cpu().numpy(), shares[possible].cpu().numpy()
+    excluded = mask.left_out(attempt.token_ids, tokens, its, beyond=True)
+    if excluded.all():
         return None
     masked = scores.clone()
-    masked[0, some[torch.from_numpy(gone).to(some.device)]] = -math.inf
-    return applied(law.warpers, ids, masked)
+    masked[0, possible[torch.from_numpy(excluded).to(possible.device)]] = -math.inf
+    return _Proposal(applied(law.warpers, ids, masked), None, [-math.inf], {})
 
 
-def _twisted(
-    scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[AttemptState], rows: Sequence[int]
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-    """Weigh the next tokens of attempts by their twists.
+def _twisted(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
+    """Weigh tokens x by twists: a'(x) = a(x) ψ(s') / (ψ(s) N), with N = Σ a(x) ψ(s') / ψ(s) over all tokens.
 
-    Returns
-    -------
-    scores : torch.Tensor
-        Scores that tokens are drawn from. Rows without a twist are unchanged.
-    itself : dict of int to torch.Tensor
-        For each row with a twist, log a of its tokens in nats, ``[columns]``, float64.
+    s is the state before a token and s' the one after it, ψ a state's value. A twist gives log ψ(s') - log ψ(s), up to
+    a constant that N takes out, and bounded. So log a - log a' = log N + log ψ(s) - log ψ(s'): it differs from token to
+    token, and is computed from log a.
     """
-    itself = dict(zip(rows, scores[rows].double().log_softmax(-1), strict=True))
-    twisted = scores.clone()  # a copy: if a twist raises, other rows restart from ``scores``
-    for row, values in itself.items():
-        tokens = None if candidates is None else candidates[row].cpu().numpy()
+    require_drawable(proposal.scores)
+    rows = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
+    log_model = dict(zip(rows, proposal.scores[rows].double().log_softmax(-1), strict=True))
+    scores = proposal.scores.clone()  # a copy: if a twist raises, other rows restart
+    for row, log_a in log_model.items():
         attempt = attempts[row]
-        factors = attempt.launch.twist.log_factors(  # type: ignore[union-attr]
-            attempt.token_ids, tokens, values.cpu().numpy(), attempt.log_left
+        tokens = None if proposal.candidates is None else proposal.candidates[row].cpu().numpy()
+        log_factors = attempt.launch.twist.log_factors(  # type: ignore[union-attr]  # there is one in these rows
+            attempt.token_ids, tokens, log_a.cpu().numpy(), attempt.log_weight
         )
-        sums = values + torch.from_numpy(factors).to(values.device)
-        twisted[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits
-    return twisted, itself
+        sums = log_a + torch.from_numpy(log_factors).to(log_a.device)
+        scores[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits
+    return proposal._replace(scores=scores, log_model=log_model)
 
 
 def _end(attempt: AttemptState) -> None:
@@ -158,107 +218,31 @@ def _end(attempt: AttemptState) -> None:
         attempt.memo = attempt.place.memo
 
 
-def _keep_laws(
-    scores: torch.Tensor,
-    candidates: torch.Tensor | None,
-    attempts: Sequence[AttemptState],
-    left: Sequence[float],
-    itself: Mapping[int, torch.Tensor],
-) -> None:
+def _choose(proposal: _Proposal, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
+    """Choose a token for each attempt, with its weight, and cache the distributions that they were drawn from."""
+    # raises for NaN, which must not be cached
+    tokens, log_probabilities = choose_tokens(proposal.scores, attempts, chance, proposal.candidates)
+    for attempt, log_z in zip(attempts, proposal.log_z, strict=True):
+        attempt.log_weight += log_z
+    for row, log_a in proposal.log_model.items():
+        (column,) = proposal.columns(row, attempts[row].token_ids[-1:])
+        attempts[row].log_weight += float(log_a[column]) - log_probabilities[row]
+    _keep_laws(proposal, attempts)
+    return tokens
+
+
+def _keep_laws(proposal: _Proposal, attempts: Sequence[AttemptState]) -> None:
     """Cache the distributions of next tokens at the attempts' cached prefixes."""
     places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
     rows = [row for place, row in places.items() if place.law is None]
     if rows:
-        some = None if candidates is None else candidates[rows]
-        for row, law in zip(rows, token_laws(scores[rows], some), strict=True):
-            law.log_left = left[row]
-            if row in itself:
-                values = itself[row][_columns(law.tokens, None if candidates is None else candidates[row])]
-                law.log_lefts = array("d", map(sub, values.tolist(), law.log_probabilities))
+        new = proposal if len(rows) == len(attempts) else proposal.of(rows)
+        for place, (row, law) in enumerate(zip(rows, token_laws(new.scores, new.candidates), strict=True)):
+            law.log_weight = new.log_z[place]
+            if place in new.log_model:
+                log_a = new.log_model[place][new.columns(place, law.tokens)]
+                law.log_weights = array("d", map(sub, log_a.tolist(), law.log_probabilities))
             attempts[row].place.law = law
-
-
-def _columns(tokens: Sequence[int], candidates: torch.Tensor | None) -> list[int]:
-    """Return the columns of some tokens."""
-    if candidates is None:
-        return list(tokens)
-    place = {token: column for column, token in enumerate(candidates.tolist())}
-    return [place[token] for token in tokens]
-
-
-def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
-    """Draw for attempts of one mode and equal warpers; if that raises, for each request separately."""
-    try:
-        processed = _process(logits, attempts)
-        scores, candidates = warped(processed, _law(attempts[0]).warpers)
-        left = [0.0] * len(attempts)
-        itself: dict[int, torch.Tensor] = {}
-        twisted = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
-        if twisted:
-            require_drawable(scores)
-            scores, itself = _twisted(scores, candidates, attempts, twisted)
-        if all(attempt.launch.mask is None for attempt in attempts):
-            return _chosen(scores, candidates, attempts, chance, left, itself)
-        require_drawable(scores)
-        scores, left = _masked(scores, candidates, attempts)
-        beyond: dict[int, torch.Tensor] = {}
-        for row, (attempt, log_left) in enumerate(zip(attempts, left, strict=True)):
-            allowed = _beyond(processed[row : row + 1], attempt) if log_left == -math.inf else None
-            if log_left == -math.inf and allowed is None:
-                _end(attempt)
-                continue
-            attempt.log_left += log_left
-            if allowed is not None:
-                beyond[row] = allowed
-        rows = [row for row, attempt in enumerate(attempts) if attempt.status == "running" and row not in beyond]
-        tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
-        if rows:
-            some = None if candidates is None else candidates[rows]
-            kept, its = [attempts[row] for row in rows], [chance[row] for row in rows]
-            itself = {place: itself[row] for place, row in enumerate(rows) if row in itself}
-            tokens[rows] = _chosen(scores[rows], some, kept, its, [left[row] for row in rows], itself)
-        for row, allowed in beyond.items():
-            tokens[row] = _chosen(allowed, None, [attempts[row]], [chance[row]], [-math.inf], {})
-        return tokens
-    except torch.OutOfMemoryError:
-        raise
-    except BaseException as error:
-        own = own_error(error)
-        parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
-        if len(parts) == 1:
-            for attempt in attempts:
-                attempt.fail(own)
-            return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
-    return _drawn_apart(parts, logits, attempts, chance)
-
-
-def _chosen(
-    scores: torch.Tensor,
-    candidates: torch.Tensor | None,
-    attempts: Sequence[AttemptState],
-    chance: Sequence[float],
-    left: Sequence[float],
-    itself: Mapping[int, torch.Tensor],
-) -> torch.Tensor:
-    """Choose a token for each attempt, and cache the distributions that they were drawn from."""
-    before = {row: attempts[row].log_probability for row in itself}
-    tokens = choose_tokens(scores, attempts, chance, candidates)  # raises for NaN, which must not be cached
-    for row, values in itself.items():
-        attempt = attempts[row]
-        (column,) = _columns(attempt.token_ids[-1:], None if candidates is None else candidates[row])
-        attempt.log_left += float(values[column]) - (attempt.log_probability - before[row])
-    _keep_laws(scores, candidates, attempts, left, itself)
-    return tokens
-
-
-def _drawn_apart(
-    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]
-) -> torch.Tensor:
-    """Draw for groups of rows one after the other."""
-    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
-    for rows in groups:
-        tokens[rows] = _drawn(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
-    return tokens
 
 
 def choose_tokens(
@@ -266,34 +250,23 @@ def choose_tokens(
     attempts: Sequence[AttemptState],
     chance: Sequence[float],
     candidates: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, list[float]]:
     """Choose a token for each attempt of one mode, append it, and add its log-probability to the attempt's.
 
-    Parameters
-    ----------
-    scores
-        Scores after all processors and warpers, ``[attempts, columns]``.
-    attempts
-        The attempts, changed in place.
-    chance
-        A uniform random number in [0, 1) for each attempt.
-    candidates
-        The token of each column, ``[attempts, columns]``; None if column i is token i.
-
-    Returns
-    -------
-    torch.Tensor
-        The tokens, ``[attempts]``.
+    Takes scores after all processors and warpers, ``[attempts, columns]``, with the token of each column unless column
+    i is token i, and a uniform random number in [0, 1) for each attempt. Returns the tokens, ``[attempts]``, and their
+    log-probabilities in nats.
     """
     uniform = torch.tensor(chance, dtype=torch.float64, device=scores.device)
     choose = inverse_cdf if _law(attempts[0]).mode == "sample" else argmax
-    tokens, log_probabilities = choose(scores, uniform)
+    tokens, values = choose(scores, uniform)
     if candidates is not None:
         tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
-    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities.tolist(), strict=True):
+    log_probabilities: list[float] = values.tolist()
+    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities, strict=True):
         attempt.token_ids.append(token)
         attempt.log_probability += value
-    return tokens
+    return tokens, log_probabilities
 
 
 def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:

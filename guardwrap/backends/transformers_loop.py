@@ -15,13 +15,13 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 
+from guardwrap.backends.forward_passes import halved
 from guardwrap.backends.generation_law import ended_rows
-from guardwrap.backends.memory import halved
-from guardwrap.backends.token_sampling import begun, choose_tokens, note
+from guardwrap.backends.token_sampling import choose_tokens, new_attempt, note
 from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import sampling_loop, stand_in
 from guardwrap.errors import UsageError, own_error
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead
 
 
 class GenerateBackend:
@@ -64,7 +64,7 @@ class GenerateBackend:
         """Draw the queued attempts of the prompt that is first in the queue, and return them."""
         law = self._queue[0].law
         turn = [i for i, launch in enumerate(self._queue) if launch.law is law][: self._size]
-        attempts = [begun(self._queue[i]) for i in turn]
+        attempts = [new_attempt(self._queue[i]) for i in turn]
         try:
             _draw(attempts)
         except torch.OutOfMemoryError as error:
@@ -82,7 +82,7 @@ class GenerateBackend:
         self._queue = [launch for launch in self._queue if not unneeded(launch)]
         return []
 
-    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Return None: not supported, because texts are drawn whole."""
 
     def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
@@ -144,7 +144,7 @@ class _Choice(LogitsProcessor):
         if not rows:
             return scores  # on some devices transformers detects the end one step late
         chosen = [self._attempts[row] for row in rows]
-        tokens = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
+        tokens, _ = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
         only = torch.full_like(scores, float("-inf"))
         only[rows, tokens] = 0.0
         return only

@@ -24,7 +24,7 @@ from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome, Report
 from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
+from guardwrap.scheduling.request import RejectedAttempt
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator

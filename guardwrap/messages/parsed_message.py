@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
+from guardwrap.backends.endpoint.attempt_stream import Delta, deltas_in
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.stop_strings import cut, shown
 from guardwrap.constraints.verdicts import SEPARATOR, THOUGHTS, Event

@@ -1,12 +1,20 @@
 """Attempts, outcomes and reports of prompts: plain frozen data, and the words for it.
 
-Begin with ``outcome``, which defines ``Draw``, ``Report`` and ``Outcome``. ``estimates`` has figures with their
-intervals, ``origins`` where texts come from, ``remedies`` what helps, and ``report_words`` the words.
+Begin with ``outcome``, which defines ``Draw``, ``Report`` and ``Outcome``. ``facts`` has what reports consist of, and
+``report_words`` the words.
 """
 
-from guardwrap.outcomes.estimates import (
+from guardwrap.outcomes.facts import (
+    EXACT,
     FEW,
+    ITSELF,
+    Closeness,
+    Distribution,
     Estimate,
+    Obstacle,
+    Origin,
+    Remedy,
+    Shape,
     bounded,
     estimate_of,
     exactly,
@@ -15,9 +23,7 @@ from guardwrap.outcomes.estimates import (
     tail_and_limit,
     without_end,
 )
-from guardwrap.outcomes.origins import EXACT, ITSELF, Closeness, Distribution, Origin, Shape
 from guardwrap.outcomes.outcome import Draw, Outcome, Report, Usage
-from guardwrap.outcomes.remedies import Obstacle, Remedy
 from guardwrap.outcomes.report_words import (
     MANY_CUT_OFF,
     NO_CALL,

@@ -10,9 +10,7 @@ from typing import Any
 
 from guardwrap.budget import Budget
 from guardwrap.errors import UsageError
-from guardwrap.outcomes.estimates import Estimate, plain
-from guardwrap.outcomes.origins import ITSELF, Distribution, Origin
-from guardwrap.outcomes.remedies import Obstacle, Remedy
+from guardwrap.outcomes.facts import ITSELF, Distribution, Estimate, Obstacle, Origin, Remedy, plain
 from guardwrap.outcomes.report_words import SAMPLER, report_advice, report_headline, report_in_words
 
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from guardwrap.errors import quoted
 from guardwrap.formatting import LARGE, blamed, counted, digits, one_of
-from guardwrap.outcomes.estimates import FEW, Estimate, heavy_tail, tail_and_limit, without_end
-from guardwrap.outcomes.origins import ITSELF, Closeness
-from guardwrap.outcomes.remedies import Remedy
+from guardwrap.outcomes.facts import FEW, ITSELF, Closeness, Estimate, Remedy, heavy_tail, tail_and_limit, without_end
 
 if TYPE_CHECKING:
     from guardwrap.outcomes.outcome import Report
@@ -37,7 +35,6 @@ _ENDED = {
     "impossible": "no text that these settings allow satisfies the constraint",
     "error": "an error ended the run",
 }
-
 
 _BY_CLOCK = ("deadline", "timeout", "max_seconds")
 """Ends that may come before the first attempt is complete."""

@@ -32,8 +32,8 @@ from transformers.generation import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from guardwrap.backends.forward_passes import taken_by
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.refill.row_states import taken_by
 from guardwrap.environment.model_loading import computing
 from guardwrap.environment.transformers_internals import (
     CACHE_NAMES,

@@ -12,8 +12,8 @@ from typing import Any
 from transformers.pipelines import Pipeline
 
 from guardwrap.backends.generation_law import TRUNCATIONS, GenerationLaw
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.backends.sequence_scores import is_exact, log_probabilities
-from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.environment.transformers_internals import Chat, is_valid_message
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Draw

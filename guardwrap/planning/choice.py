@@ -16,7 +16,7 @@ from guardwrap.outcomes import ITSELF
 from guardwrap.planning.estimates import Alternative
 from guardwrap.planning.pilot import MOST, Study, Way, studied, takes_hint
 from guardwrap.samplers import qrs
-from guardwrap.samplers.rejection import rejection
+from guardwrap.samplers.protocol import rejection
 from guardwrap.scheduling.randomness import seed_for
 from guardwrap.session.base_session import BaseSession
 from guardwrap.session.job import Job

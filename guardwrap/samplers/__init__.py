@@ -2,9 +2,8 @@
 
 from guardwrap.outcomes import Closeness, Distribution
 from guardwrap.samplers.imh import imh
-from guardwrap.samplers.protocol import Attempt, Sampler, from_row, to_row
+from guardwrap.samplers.protocol import Attempt, Sampler, collecting, from_row, rejection, to_row
 from guardwrap.samplers.qrs import qrs
-from guardwrap.samplers.rejection import collecting, rejection
 from guardwrap.samplers.sampler_registry import auto, sampler_named, sampler_names
 
 __all__ = [

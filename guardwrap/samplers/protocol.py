@@ -1,4 +1,4 @@
-"""The sampler protocol: three pure functions, ``init``, ``step`` and ``report``."""
+"""The sampler protocol, three pure functions ``init``, ``step`` and ``report``; and the samplers without weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.outcomes import Distribution, Draw, Estimate
+from guardwrap.outcomes import EXACT, Distribution, Draw, Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +173,45 @@ def from_row(row: Mapping[str, Any]) -> Attempt:
         raise ValueError("a log-weight is NaN or infinite")
     draw = Draw("", tuple(row["token_ids"]), row["text"], row["finished"], row["log_proposal"])
     return Attempt(draw, True, weight, row["uniform"])
+
+
+def _step(state: None, attempt: Attempt) -> tuple[None, Draw | None]:
+    return state, attempt.draw if attempt.satisfied else None
+
+
+rejection = Sampler("rejection", lambda: None, _step, lambda state: (EXACT, {}), skips=True, takes_all=True, options=())
+"""The sampler that accepts every attempt with b(y) = 1. It samples g' ∝ a' b, which is g if a' = a (paper, Section 3
+and App. B.3)."""
+
+
+def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tuple[Sampler, list[list[Attempt]]]:
+    """Return a sampler that records the attempts of each prompt, and the lists that it records them in.
+
+    Parameters
+    ----------
+    weigh
+        Whether attempts that satisfy the constraint get log-weights.
+    on_attempt
+        Called for each attempt.
+
+    Returns
+    -------
+    Sampler
+        A sampler to use in one call only.
+    list of list of Attempt
+        One list per prompt, in the order of the prompts, filled while the call runs with the prompt's attempts in
+        launch order.
+    """
+    attempts: list[list[Attempt]] = []
+
+    def init() -> list[Attempt]:
+        attempts.append([])
+        return attempts[-1]
+
+    def step(state: list[Attempt], attempt: Attempt) -> tuple[list[Attempt], None]:
+        state.append(attempt)
+        if on_attempt is not None:
+            on_attempt()
+        return state, None
+
+    return Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh, records=True), attempts

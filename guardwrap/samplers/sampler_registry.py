@@ -17,9 +17,8 @@ from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import UnknownName, UsageError, strict_arguments
 from guardwrap.outcomes import Closeness, Distribution
 from guardwrap.samplers.imh import imh
-from guardwrap.samplers.protocol import NEAR, Goal, Sampler
+from guardwrap.samplers.protocol import NEAR, Goal, Sampler, rejection
 from guardwrap.samplers.qrs import qrs
-from guardwrap.samplers.rejection import rejection
 
 
 @strict_arguments

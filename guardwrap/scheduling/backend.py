@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from guardwrap.outcomes import Obstacle
 
 Ids = tuple[int, ...]
+
+_T = TypeVar("_T")
 
 DEAD_END = "a mask that left no token"
 """The name that reports give to the cause of rejection if a mask excluded every next token of an attempt."""
@@ -45,23 +47,8 @@ class TokenMask(Protocol):
     """Determines which tokens must not be drawn; see ``pipelines.masking``."""
 
     @property
-    def impossible(self) -> bool:
-        """Whether it is certain that no text that can be drawn satisfies the constraint."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Notes for the report."""
-
-    @property
     def beyond(self) -> bool:
         """Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows."""
-
-    @property
-    def dead_end(self) -> Ids | None:
-        """New tokens after which every possible next token was excluded; None if that has not happened."""
-
-    def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Return for each candidate for the next token whether it is excluded."""
 
     def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         """Return which of all possible next ``tokens``, with probabilities ``shares``, are excluded; ``[tokens]``.
@@ -74,7 +61,22 @@ class TokenMask(Protocol):
 
 
 class Lookahead(TokenMask, Protocol):
-    """A mask that also determines which tokens are known to be possible."""
+    """A mask that also says what it knows of tokens before they are drawn, and of the whole request."""
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is certain that no text that can be drawn satisfies the constraint."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes for the report."""
+
+    @property
+    def dead_end(self) -> Ids | None:
+        """New tokens after which every possible next token was excluded; None if that has not happened."""
+
+    def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Return for each candidate for the next token whether it is excluded."""
 
     def outlook(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool | None]:
         """Return for each candidate for the next token whether it is possible: False if it is excluded.
@@ -102,16 +104,9 @@ class TokenTwist(Protocol):
     ) -> Any:
         """Return the logarithms of the tokens' factors in nats, ``[columns]``, float64, all finite.
 
-        Parameters
-        ----------
-        token_ids
-            New tokens so far.
-        tokens
-            The token of each column, ``[columns]``; None if column i is token i.
-        log_probabilities
-            Their log-probabilities under a in nats, ``[columns]``; -inf for tokens that cannot be drawn.
-        log_weight
-            log a/a' of the tokens so far, in nats.
+        ``tokens`` has the token of each column, or is None if column i is token i; ``log_probabilities`` has their
+        log-probabilities under a in nats, -inf for tokens that cannot be drawn; ``log_weight`` is log a/a' of the
+        tokens so far in nats. ``[columns]`` each.
         """
 
 
@@ -131,21 +126,12 @@ class ReducedDistribution(Protocol):
 
 
 class Diagnosis(NamedTuple):
-    """Whether a request's settings leave any text that satisfies the constraint.
+    """Whether a request's settings leave any text that satisfies the constraint."""
 
-    Parameters
-    ----------
-    impossible
-        Whether it is certain that they do not.
-    obstacle
-        The settings that are the reason; None if that is not known. They may be known although some texts are left.
-    computed
-        Tokens for which the model was run to find that out.
-    """
-
-    impossible: bool = False
+    impossible: bool = False  # whether it is certain that they do not
+    # the settings that are the reason; None if that is not known. They may be known although some texts are left.
     obstacle: Obstacle | None = None
-    computed: int = 0
+    computed: int = 0  # tokens for which the model was run to find that out
 
 
 class Law(Protocol):
@@ -170,140 +156,70 @@ class Law(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An attempt about to be drawn.
+    """An attempt about to be drawn. Seed, prompt's number and attempt's number determine its random numbers."""
 
-    Parameters
-    ----------
-    law
-        The distribution to draw from: the prompt and its settings. Launches with the same object share one prefill.
-    seed, prompt, attempt
-        Seed of the call, number of the prompt and number of the attempt, which determine its random numbers.
-    deadline
-        ``time.monotonic()`` at which it is abandoned, or None.
-    watch
-        Judges the attempt while it grows; if it returns a title, the attempt is aborted. None for no early abort.
-    request
-        The request that the attempt belongs to.
-    mask
-        Determines which next tokens are excluded; None excludes none.
-    twist
-        Weighs the next tokens, together with ``mask=None``; None draws from the law itself.
-    narrowed
-        The reduced distribution that the backend's ``narrow`` returned, to draw from instead of ``law``; or None.
-    skipped
-        Number of attempts directly before this one that are counted but not drawn, as they are known to be rejected.
-    """
-
-    law: Any
-    seed: int
+    law: Any  # the prompt and its settings; launches with the same object share one prefill
+    seed: int  # of the call
     prompt: int
     attempt: int
-    deadline: float | None = None
+    deadline: float | None = None  # ``time.monotonic()`` at which it is abandoned, or None
+    # judges the attempt while it grows; if it returns a title, the attempt is aborted. None for no early abort.
     watch: Watch | None = None
-    request: Any = None
-    mask: TokenMask | None = None
-    narrowed: Any = None
-    skipped: int = 0
-    twist: TokenTwist | None = None
+    request: Any = None  # the request that the attempt belongs to
+    mask: TokenMask | None = None  # determines which next tokens are excluded; None excludes none
+    narrowed: Any = None  # the reduced distribution to draw from instead of ``law``, from the backend's ``narrow``
+    skipped: int = 0  # attempts directly before this one that count but are not drawn, as they are known to be rejected
+    twist: TokenTwist | None = None  # weighs the next tokens, together with ``mask=None``
 
 
 @dataclass(eq=False, slots=True)
 class JudgementCache:
-    """Cached judgements of one sequence of tokens, for later attempts with exactly the same tokens.
+    """Cached judgements of one sequence of tokens, for later attempts with exactly the same tokens."""
 
-    Parameters
-    ----------
-    judgements
-        Judgements, by everything in a draw that a judgement may depend on. All are for one constraint: the backend
-        keeps a separate cache for each.
-    by_request
-        The draw, its judgement and its log-weight in nats, by request. Text and weight depend on the request: on its
-        prompt, its call, and whether its sampler uses weights.
-    """
-
+    # Judgements, by everything in a draw that a judgement may depend on. All are for one constraint: the backend keeps
+    # a separate cache for each.
     judgements: dict[Hashable, Any] = field(default_factory=dict)
+    # The draw, its judgement and its log-weight in nats, by request. Text and weight depend on the request: on its
+    # prompt, its call, and whether its sampler uses weights.
     by_request: WeakKeyDictionary[Any, tuple[Any, Any, float]] = field(default_factory=WeakKeyDictionary)
 
 
 @dataclass(slots=True)
 class Streamed:
-    """The output so far of an attempt whose backend returns text, with or without token ids.
-
-    Parameters
-    ----------
-    text
-        The text so far.
-    tokens
-        The number of its tokens; an estimate if the backend does not report it.
-    token_ids
-        Its tokens, if the backend returns them; otherwise empty.
-    log_probability
-        log a' of ``token_ids`` in nats.
-    reading
-        The watch's record of how far the text has been judged; private to the watch.
-    """
+    """The output so far of an attempt whose backend returns text, with or without token ids."""
 
     text: str = ""
-    tokens: int = 0
-    token_ids: list[int] = field(default_factory=list)
-    log_probability: float = 0.0
-    reading: Any = field(default=None, repr=False)
+    tokens: int = 0  # the number of its tokens; an estimate if the backend does not report it
+    token_ids: list[int] = field(default_factory=list)  # its tokens, if the backend returns them; otherwise empty
+    log_probability: float = 0.0  # log a' of ``token_ids`` in nats
+    reading: Any = field(default=None, repr=False)  # how far the text has been judged; private to the watch
 
 
 @dataclass(slots=True)
 class AttemptState:
-    """An attempt in flight, or as it ended.
-
-    Parameters
-    ----------
-    launch
-        The launch that started it.
-    token_ids
-        The new tokens, including the end-of-sequence token. Empty if ``streamed`` is used.
-    streamed
-        The new text, for backends that return text; None for backends that return only token ids.
-    log_probability
-        log a' of ``token_ids`` in nats, summed in float64.
-    log_left
-        log a - log a' of ``token_ids`` in nats. With a mask that is the sum over tokens of log Z_t, where Z_t is the
-        probability of the next tokens that the mask does not exclude.
-    status
-        ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
-        (verdict VIOLATED), ``"dead_end"`` (a mask left no token), ``"abandoned"`` (deadline), ``"cancelled"`` (no
-        longer needed) or ``"failed"``.
-    blame
-        The part of the constraint because of which it was aborted.
-    error
-        Why it failed. An error affects only the request of this attempt.
-    stream
-        An iterator of its uniform random numbers.
-    began
-        ``time.monotonic()`` of its launch.
-    computed
-        Tokens for which the model was run because of this attempt, without those of prompts.
-    place, branch
-        Its position in the backend's cached prefixes and in its reduced distribution; private to the backend.
-    memo
-        Judgements of earlier attempts with the same tokens; None if the backend keeps none.
-    remarks
-        Notes for the report that apply to all attempts like this one, with ``{}`` for their number.
-    """
+    """An attempt in flight, or as it ended."""
 
     launch: Launch
+    # new tokens, with the end-of-sequence token; see ``streamed``
     token_ids: list[int] = field(default_factory=TokenIds)
+    # the new text instead of ``token_ids``, for backends that return text; None for those that return only token ids
     streamed: Streamed | None = None
-    log_probability: float = 0.0
-    log_left: float = 0.0
+    log_probability: float = 0.0  # log a' of ``token_ids`` in nats, summed in float64
+    log_weight: float = 0.0  # log a - log a' of ``token_ids`` in nats, if a mask or a twist changes a
+    # "running", "finished" (ended by itself), "cut" (token limit, or ``max_time``), "aborted" (verdict VIOLATED),
+    # "dead_end" (a mask left no token), "abandoned" (deadline), "cancelled" (no longer needed) or "failed"
     status: str = "running"
-    blame: str | None = None
-    error: Exception | None = None
-    stream: Any = field(default=(), repr=False)
+    blame: str | None = None  # the part of the constraint because of which it was aborted
+    error: Exception | None = None  # why it failed, which affects only the request of this attempt
+    stream: Any = field(default=(), repr=False)  # an iterator of its uniform random numbers
     began: float = field(default_factory=lambda: time.monotonic())
-    computed: int = 0
+    computed: int = 0  # tokens for which the model was run because of this attempt, without those of prompts
+    # its position in the backend's cached prefixes and in its reduced distribution; private to the backend
     place: Any = field(default=None, repr=False)
     branch: Any = field(default=None, repr=False)
+    # judgements of earlier attempts with the same tokens; None if the backend keeps none
     memo: JudgementCache | None = field(default=None, repr=False)
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # notes for the report on all attempts like this one, with ``{}`` for their number
 
     @property
     def grown(self) -> Any:
@@ -327,21 +243,11 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Features of a backend. Asking for one that it lacks raises an error that names it, or adds a note to the report.
+    """Features of a backend. Asking for one that it lacks raises an error that names it, or adds a note to reports."""
 
-    Parameters
-    ----------
-    repeats_seeds
-        Whether the same seed gives the same texts, whatever else is in the batch.
-    token_ids
-        Whether attempts have token ids.
-    ends_early
-        Whether a running attempt can be stopped, e.g. when its verdict is VIOLATED.
-    """
-
-    repeats_seeds: bool = True
-    token_ids: bool = True
-    ends_early: bool = True
+    repeats_seeds: bool = True  # whether the same seed gives the same texts, whatever else is in the batch
+    token_ids: bool = True  # whether attempts have token ids
+    ends_early: bool = True  # whether a running attempt can be stopped, e.g. when its verdict is VIOLATED
 
 
 class Backend(Protocol):
@@ -376,51 +282,30 @@ class Backend(Protocol):
         """Stop attempts that are no longer needed, and return those that had started."""
 
     def narrow(
-        self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]
+        self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]
     ) -> ReducedDistribution | None:
         """Return the distribution of a request's attempts, given that they are not known to be rejected.
 
-        Parameters
-        ----------
-        launch
-            The request's next attempt, with its current reduced distribution. No attempt that is drawn from that may be
-            in flight.
-        lookahead
-            Determines which tokens lead to rejection only.
-        ended
-            Tokens of the attempts drawn since the last call, in launch order, and whether each attempt ended with these
-            tokens and was rejected.
+        ``launch`` is the request's next attempt, with its current reduced distribution, of which no attempt may be in
+        flight. ``lookahead`` determines which tokens lead to rejection only. ``ended`` has the tokens of the attempts
+        drawn since the last call, in launch order, and whether each ended with these tokens and was rejected.
 
-        Returns
-        -------
-        ReducedDistribution or None
-            None if the backend does not support this, or not for this request.
+        None if the backend does not support this, or not for this request.
         """
 
     def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:
         """Find out whether a request's settings leave any text that satisfies the constraint.
 
-        Called at most once per request, when no attempt has satisfied the constraint and none is in flight.
-
-        Parameters
-        ----------
-        launch
-            The request's next attempt.
-        lookahead
-            Determines which tokens lead to rejection only.
-
-        Returns
-        -------
-        Diagnosis
-            ``Diagnosis()`` if the backend does not support this, or not for this request.
+        Called at most once per request, with its next attempt, when no attempt has satisfied the constraint and none is
+        in flight. ``Diagnosis()`` if the backend does not support this, or not for this request.
         """
 
 
-def grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Group the indices of attempts by key, keeping their order."""
-    groups: dict[Hashable, list[int]] = {}
-    for place in places:
-        groups.setdefault(key(place), []).append(place)
+def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    """Group items by key, keeping their order."""
+    groups: dict[Hashable, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return list(groups.values())
 
 

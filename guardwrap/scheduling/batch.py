@@ -18,9 +18,8 @@ from guardwrap.environment.threads import started
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend
-from guardwrap.scheduling.checker_pool import CheckerPool
-from guardwrap.scheduling.request import OnBusy, Request
-from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
+from guardwrap.scheduling.judging import CheckerPool
+from guardwrap.scheduling.request import OnBusy, OrderedDelivery, Request, RequestStream, Served
 from guardwrap.scheduling.scheduler import Scheduler
 
 STILL_BUSY = 0.02

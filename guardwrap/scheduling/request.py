@@ -1,20 +1,48 @@
-"""The scheduler's input: a prompt, what is asked for it, and how attempts at it are drawn."""
+"""The scheduler's input: requests, each with a prompt, what is asked for it, and how attempts at it are drawn."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.explanation import Explanation, Rejection, explain_draw
 from guardwrap.constraints.kinds.function import runs_code
+from guardwrap.errors import GuardwrapError, own_error
 from guardwrap.outcomes import ITSELF, Draw, Origin, Outcome, Remedy, Usage
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Law, Lookahead, TokenMask, TokenTwist
-from guardwrap.scheduling.rejected_attempt import OnRejected, RejectedAttempt
+from guardwrap.scheduling.backend import Law, Lookahead, TokenTwist
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedAttempt:
+    """An attempt that violates the constraint. Show its text only to users who asked for rejected texts."""
+
+    prompt: int  # number of its prompt in the call, from 0
+    attempt: int  # its number among the attempts of the prompt, from 0
+    draw: Draw  # what the model wrote
+    part: str  # title of the first part of the constraint that rejected it
+    place: str | None  # where in the text that part is violated, without generated text; None if that is not known
+    whole: bool  # whether the attempt ended by itself or at the token limit, and not as soon as it could no longer pass
+    constraint: Constraint
+
+    def explain(self) -> Explanation:
+        """Return all parts that reject the attempt; of one that was stopped early, the part that stopped it."""
+        if self.whole and (explanation := explain_draw(self.constraint, self.draw)).rejections:
+            return explanation
+        in_json = self.place is not None and self.place.startswith("$")
+        reasons = [] if in_json or self.place is None else [self.place]
+        reasons += [] if self.whole else ["stopped early: no continuation can pass"]
+        rejection = Rejection(self.part, ", ".join(reasons), self.place if in_json else None)
+        return Explanation(self.draw.text, (rejection,))
+
+
+OnRejected = Callable[[RejectedAttempt], None]
+"""Called with each attempt that violates the constraint, in launch order."""
 
 
 class Prepared(Protocol):
@@ -43,12 +71,16 @@ OnBusy = Callable[[bool], None]
 have left earlier, in the middle of a step."""
 OnText = Callable[[int, Draw], None]
 """Called with the number of a prompt and an accepted text."""
+
 OnOutcome = Callable[[int, Outcome], None]
 """Called with the number of a prompt and its outcome."""
+
 OnEnd = Callable[["Request", Outcome], None]
 """Called with a request and its outcome."""
+
 FollowUp = Callable[["Request", Outcome, RejectedAttempt], "Request | None"]
 """Makes the request that draws the missing texts of one that ended, given its outcome and its last rejected attempt."""
+
 PassOn = Callable[["Request", int, str, bool], None]
 """Called with a request, the index of a text among its texts, the next piece of that text, and whether it is the last
 one, which may be empty."""
@@ -82,14 +114,7 @@ class Weigh(Protocol):
         """A note for the report about rounding errors of the weights, or None."""
 
     def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
-        """Return log a(y) - log a'(y) in nats for each attempt.
-
-        Parameters
-        ----------
-        attempts
-            For each attempt its prompt, its draw, and the sum of log Z_t in nats, where Z_t is the probability under a'
-            of the tokens that a mask did not exclude.
-        """
+        """Return log a(y) - log a'(y) in nats for each attempt: its prompt, its draw, and its ``log_weight``."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +152,16 @@ class Drawing:
     watch: PlacingWatch | None = None  # judges running attempts; None for no early abort
     # excludes next tokens that no text that satisfies the constraint can continue with, which changes the distribution
     # of attempts; None excludes none
-    mask: TokenMask | None = None
+    mask: Lookahead | None = None
     # determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
     # the distributions of texts and of attempt numbers unchanged, and to find out whether any text can satisfy the
-    # constraint; see ``skip_rounds`` and ``inquiry``
+    # constraint; see ``all_rejected``
     lookahead: Lookahead | None = None
     # weighs next tokens by how likely they are to lead to a text that satisfies the constraint, which changes the
     # distribution of attempts; None draws from the model itself
     twist: TokenTwist | None = None
     # Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
-    # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
+    # weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_weight``.
     weigh: Weigh | None = None
     origin: Origin = ITSELF  # what attempts are drawn from
     notes: tuple[str, ...] = ()  # notes for the report
@@ -188,3 +213,84 @@ class Request:
     def runs_code(self) -> bool:
         """Whether judging its texts runs code from outside guardwrap."""
         return runs_code(self.spec.constraint)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A request that has ended."""
+
+    source: RequestStream  # the stream that the request came from
+    number: int  # its index in the order in which the stream's requests were taken, from 0
+    request: Request
+    outcome: Outcome  # its outcome; with an error, the outcome up to then
+    error: Exception | None = None  # the error that ended it, or None
+    # with an error: numbers and outcomes so far of the stream's other requests that already have accepted texts
+    unfinished: tuple[tuple[int, Outcome], ...] = ()
+
+
+class RequestStream:
+    """The requests of one caller."""
+
+    def __init__(self, upcoming: Iterable[Request], window: int) -> None:
+        self._upcoming = iter(upcoming)
+        self._taken = 0
+        self._exhausted = False
+        self.window = window
+        self.failure: Exception | None = None
+        self.numbers: dict[Request, int] = {}
+
+    def take(self) -> Request | None:
+        """Return the next request, or None if there is none or ``window`` requests are in progress."""
+        if self._exhausted or len(self.numbers) >= self.window:
+            return None
+        request = None
+        try:
+            request = next(self._upcoming, None)
+        except BaseException as error:  # ``upcoming`` may be the user's generator
+            self.failure = own_error(error)
+        if request is None:
+            self._exhausted = True
+            return None
+        self.numbers[request] = self._taken
+        self._taken += 1
+        return request
+
+    @property
+    def over(self) -> bool:
+        """Whether all its requests have ended."""
+        return self._exhausted and not self.numbers
+
+
+class OrderedDelivery:
+    """Delivers ended requests in the order in which they were taken from their stream."""
+
+    def __init__(self, source: RequestStream) -> None:
+        self._source = source
+        self._window = source.window
+        self._done: dict[int, Served] = {}
+        self._following = 0
+
+    def put(self, ended: Iterable[Served]) -> Iterator[tuple[Request, Outcome]]:
+        """Add requests that ended, and yield those before which all others have ended."""
+        for served in ended:
+            self._done[served.number] = served
+            if served.error is not None:
+                raise _with_outcomes(served.error, [*self._done.values()], served.unfinished)
+        while self._following in self._done:
+            served = self._done.pop(self._following)
+            self._following += 1
+            yield served.request, served.outcome
+        self._source.window = self._window - len(self._done)  # outcomes that wait for delivery take memory too
+
+    def end(self) -> None:
+        """Raise the error of the stream, if it has one. Call this after all taken requests were delivered."""
+        if self._source.failure is not None:
+            raise self._source.failure
+
+
+def _with_outcomes(error: Exception, done: Sequence[Served], unfinished: Sequence[tuple[int, Outcome]]) -> Exception:
+    """Attach the outcomes of other requests to an error."""
+    if isinstance(error, GuardwrapError):
+        ended = [(each.number, each.outcome) for each in done if each.error is None or each.outcome.texts]
+        error.outcomes = tuple(outcome for _, outcome in sorted([*ended, *unfinished], key=lambda pair: pair[0]))
+    return error

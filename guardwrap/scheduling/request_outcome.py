@@ -72,14 +72,14 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         surplus_attempts=len(state.surplus),
         surplus_tokens=sum(state.surplus),
         computed_tokens=state.computed,
-        skipped_attempts=state.skipped,
+        skipped_attempts=state.order.skipped,
         model_checks=state.model_checks,
         model_seconds=state.model_seconds,
     )
     rate = None
     if law.mode == "sample" and state.attempts:
         complete = state.ended == "complete"
-        rate = acceptance_rate(state.satisfied, state.attempts, stopped_on_acceptance=complete)
+        rate = acceptance_rate(state.tally.satisfied, state.attempts, stopped_on_acceptance=complete)
     distribution, evidence = _drawn_from(state) if asked else (_UNKNOWN, {})
     report = Report(
         distribution=distribution,
@@ -92,17 +92,17 @@ def outcome_of(state: RequestState, *, asked: bool = True) -> Outcome:
         usage=usage,
         budget=request.spec.budget,
         acceptance=rate,
-        rejected=dict(state.rejections.most_common()),
-        passed_over=state.passed_over,
+        rejected=dict(state.tally.rejections.most_common()),
+        passed_over=state.tally.passed_over,
         constraint=request.spec.constraint.digest if asked else "",
         mode=state.mode if law.beam_results is None else "generate",
         notes=tuple(_notes(state, evidence, asked=asked)),
         origin=request.drawing.origin,
-        cut_off=state.cut_off,
-        obstacle=None if state.satisfied else state.inquiry.obstacle,
-        places={title: dict(counts.most_common(_PLACES)) for title, counts in state.places.items()},
+        cut_off=state.tally.cut_off,
+        obstacle=None if state.tally.satisfied else state.inquiry.obstacle,
+        places={title: dict(counts.most_common(_PLACES)) for title, counts in state.tally.places.items()},
         prompt_tokens=request.drawing.prompt_tokens,
-        stopped=state.stopped,
+        stopped=state.tally.stopped,
         remedies=_remedies(state, asked=asked),
     )
     draws = tuple(state.accepted)
@@ -149,7 +149,7 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
         return (Remedy.SAMPLING, Remedy.CONSTRAINT)
     if not state.attempts and state.ended in ("timeout", "deadline"):
         return (Remedy.TIME,)
-    without_call = sum(counts[NO_CALL] for counts in state.places.values())
+    without_call = sum(counts[NO_CALL] for counts in state.tally.places.values())
     if Remedy.MASK in ways and 2 * without_call > state.attempts:
         return (Remedy.CALLS,)
     narrow = mask is not None and not mask.beyond and obstacle is not None and obstacle.truncates
@@ -160,11 +160,11 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
         usual = [Remedy.SETTINGS] if obstacle is not None else [Remedy.TEXTS, Remedy.LENGTH]
         chosen = [*usual, *beyond, Remedy.CONSTRAINT, Remedy.PROMPT]
     else:
-        rejected = state.attempts - state.satisfied
+        rejected = state.attempts - state.tally.satisfied
         chosen = [Remedy.SETTINGS] if obstacle is not None else []
         chosen += beyond
-        chosen += [Remedy.LENGTH] if state.cut_off >= MANY_CUT_OFF * state.attempts else []
-        chosen += [Remedy.MASK] if 2 * state.stopped >= rejected > 0 else []
+        chosen += [Remedy.LENGTH] if state.tally.cut_off >= MANY_CUT_OFF * state.attempts else []
+        chosen += [Remedy.MASK] if 2 * state.tally.stopped >= rejected > 0 else []
         chosen += [Remedy.BUDGET, Remedy.CONSTRAINT, Remedy.PROMPT]
     always = (Remedy.SETTINGS, Remedy.BEYOND, Remedy.BUDGET, Remedy.CONSTRAINT)
     return tuple(remedy for remedy in chosen if remedy in always or remedy in ways)
@@ -176,7 +176,7 @@ def _drawn_from(state: RequestState) -> tuple[Distribution, Mapping[str, Estimat
     if request.prompt.law.mode != "sample":
         detail = f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)"
         return Distribution(Closeness.SEARCH, detail), {}
-    described, evidence = request.spec.sampler.report(state.state)
+    described, evidence = request.spec.sampler.report(state.sampler_state)
     known = described if isinstance(described, Distribution) else Distribution(Closeness.UNKNOWN, described)
     if request.spec.budget.deadline is not None or request.spec.budget.timeout is not None:
         return Distribution(Closeness.BIASED), evidence
@@ -200,8 +200,8 @@ def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, ask
         yield rounding
     if state.live is not None:
         yield from state.live.notes()
-    if state.skipped:
-        yield _SKIPS.format(state.skipped, state.attempts)
+    if state.order.skipped:
+        yield _SKIPS.format(state.order.skipped, state.attempts)
     if state.ended == "impossible":
         yield _NEVER
     if state.allowance.given_up:
@@ -212,9 +212,9 @@ def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, ask
     if request.spec.sampler.weighs and request.drawing.origin == ITSELF:
         yield _OWN.format("fewer" if "pilot_attempts" in evidence else "no more")
     # Further keys make texts longer, so they are worth a note where the token limit cost texts.
-    if asked and state.cut_off and len(state.accepted) < state.wanted:
+    if asked and state.tally.cut_off and len(state.accepted) < state.wanted:
         yield from further_keys(request.spec.constraint)
-    for remark, count in state.remarks.items():
+    for remark, count in state.tally.remarks.items():
         yield remark.format(counted(count, "attempt"))
 
 

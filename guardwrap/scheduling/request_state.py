@@ -16,13 +16,11 @@ from guardwrap.constraints.checking import Judgement
 from guardwrap.formatting import counted, counted_of, lasting
 from guardwrap.outcomes import SAMPLER, Draw, Outcome
 from guardwrap.samplers import Attempt
+from guardwrap.scheduling.all_rejected import Inquiry, Rounds, safely
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch, ReducedDistribution
-from guardwrap.scheduling.inquiry import Inquiry, safely
 from guardwrap.scheduling.live_text import LiveText
 from guardwrap.scheduling.randomness import decision, skipped
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
-from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.skip_rounds import Rounds
+from guardwrap.scheduling.request import RejectedAttempt, Request
 from guardwrap.scheduling.step_allowance import AllowedMask, StepAllowance, allowed_watch
 
 logger = logging.getLogger("guardwrap")
@@ -45,7 +43,7 @@ NO_CHECKS = ModelChecks()
 class JudgedAttempt:
     """An attempt that ended: its text, its judgement, and its log-weight in nats."""
 
-    decoded: AttemptState
+    attempt: AttemptState
     draw: Draw
     judgement: Judgement
     log_weight: float = 0.0  # 0 if a' = a
@@ -61,33 +59,62 @@ def next_in_turn(waiting: dict[int, JudgedAttempt], attempt: int) -> JudgedAttem
 
 
 @dataclass(eq=False)
+class LaunchOrder:
+    """The counters of a request's attempts, which are numbered as they are launched and decided in that order.
+
+    Directly before an attempt, others may be skipped. They count as attempts although they are never launched. Until
+    the request ends, ``decided <= launched``, ``judged`` has numbers from ``decided`` to ``launched - 1`` only, and
+    ``attempts <= reserved``, with equality when nothing is under way.
+    """
+
+    launched: int = 0  # also the number of the next launch
+    decided: int = 0  # also the number of the attempt whose turn is next
+    skipped: int = 0  # before the decided attempts
+    # what ``attempts`` will be when all launched attempts are decided, which ``max_attempts`` limits
+    reserved: int = 0
+    judged: dict[int, JudgedAttempt] = field(default_factory=dict)  # attempts judged before their turn, by number
+
+    @property
+    def attempts(self) -> int:
+        """Number of attempts that count: decided and skipped."""
+        return self.decided + self.skipped
+
+    @property
+    def under_way(self) -> int:
+        """Number of attempts launched and not yet decided."""
+        return self.launched - self.decided
+
+
+@dataclass(eq=False)
+class Tally:
+    """What the attempts that count were, for the report."""
+
+    satisfied: int = 0
+    passed_over: int = 0  # attempts that satisfy the constraint and are not returned
+    stopped: int = 0  # attempts ended by a verdict before their end
+    cut_off: int = 0  # attempts cut by a limit that do not satisfy the constraint
+    tokens: int = 0
+    rejections: Counter[str] = field(default_factory=Counter)
+    places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
+    remarks: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(eq=False)
 class RequestState:
     """What a request has received and used so far, and the mode of its backend."""
 
     request: Request
     mode: str
-    state: Any = None  # the sampler's
+    order: LaunchOrder = field(default_factory=LaunchOrder)
+    tally: Tally = field(default_factory=Tally)
+    sampler_state: Any = None
     accepted: list[Draw] = field(default_factory=list)
-    rejections: Counter[str] = field(default_factory=Counter)
-    passed_over: int = 0  # attempts that satisfy the constraint and are not returned
-    places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
     rejected: RejectedAttempt | None = None  # the last one, for requests with a follow-up
-    remarks: Counter[str] = field(default_factory=Counter)
-    rejected_at: list[int] = field(default_factory=list)  # lengths of rejected attempts in tokens, ascending
-    launched: int = 0
-    waiting: dict[int, JudgedAttempt] = field(default_factory=dict)  # judged before their turn, by attempt number
-    decided: int = 0
-    attempts: int = 0  # decided and skipped
-    reached: int = 0  # the value of ``attempts`` after all launched attempts are decided
+    rejected_lengths: list[int] = field(default_factory=list)  # of rejected attempts in tokens, ascending
     rounds: Rounds | None = None  # None if attempts are never skipped
-    skipped: int = 0
-    satisfied: int = 0
-    stopped: int = 0  # attempts ended by a verdict before their end
-    cut_off: int = 0  # attempts cut by a limit that do not satisfy the constraint
-    satisfied_at_round_start: int = 0  # ``satisfied`` when the current reduced distribution took effect
-    tokens: int = 0
-    surplus: list[int] = field(default_factory=list)
-    computed: int = 0
+    satisfied_at_round_start: int = 0  # attempts that satisfied it when the current reduced distribution took effect
+    surplus: list[int] = field(default_factory=list)  # lengths of attempts that were not needed
+    computed: int = 0  # tokens for which the model was run
     model_checks: int = 0
     model_seconds: float = 0.0
     began: float | None = None
@@ -127,8 +154,8 @@ class RequestState:
         return math.inf if timeout is None else self.request.called + timeout
 
     @property
-    def _late(self) -> str:
-        """What ends a request at its deadline."""
+    def _deadline_name(self) -> str:
+        """The limit of the budget that ``deadline`` is."""
         return "timeout" if self.deadline == self.timeout else "deadline"
 
     def time_out(self, now: float) -> None:
@@ -160,61 +187,81 @@ class RequestState:
         return len(self.accepted) + (0 if earlier is None else earlier[1].report.accepted)
 
     @property
-    def under_way(self) -> int:
-        """Number of attempts launched and not yet decided."""
-        return self.launched - self.decided
+    def attempts(self) -> int:
+        """Number of attempts that count so far."""
+        return self.order.attempts
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of these attempts."""
+        return self.tally.tokens
 
     def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
-        """Return the next attempts: enough that, with those in flight, the missing texts are expected.
+        """Return the next attempts: enough that, with those in flight, the missing texts are expected."""
+        now = time.monotonic()
+        self.began = now if self.began is None else self.began
+        spent = self._spent_limit(now)
+        if self.inquiry.running:
+            if spent in (None, "max_computed_tokens"):
+                return []
+            self.conclude(Diagnosis())  # it takes too long, so the budget decides
+        law = self.request.prompt.law
+        if self.ended is not None or law.beam_results is not None:
+            return []
+        if spent is not None and (self.order.launched or self._deadline_name == "timeout"):
+            # Attempts in flight still count; with a deadline, only those that end in time.
+            self.ended = None if self.order.under_way else spent
+            return []
+        count = min(room, self._needed(running))
+        if law.mode == "greedy":
+            count = min(count, 1 - self.order.launched)
+        if self.rounds is not None:
+            count = min(count, self.rounds.room(self.order.launched))
+        launches = self._numbered(count)
+        self.has_enough_in_flight = len(launches) < room and not self._watches_clock
+        return launches
+
+    def _spent_limit(self, now: float) -> str | None:
+        """Return the limit on seconds or computed tokens that has been reached, or None."""
+        budget, passed = self.request.spec.budget, 0.0 if self.began is None else now - self.began
+        if self.deadline is not None and now >= self.deadline:
+            return self._deadline_name
+        if budget.max_seconds is not None and passed >= budget.max_seconds:
+            return "max_seconds"
+        much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
+        return "max_computed_tokens" if much else None
+
+    def _needed(self, running: Sequence[int]) -> int:
+        """Return how many attempts to add to those in flight, given the lengths of these.
 
         A new attempt is expected to satisfy the constraint with probability (satisfied + 1) / (attempts + 1). So at
         first as many are launched as texts are missing, then 2, 4, 8 … times as many while all are rejected. A running
         attempt with t tokens is expected to satisfy it with probability (satisfied + 1) / (satisfied + 1 + number of
         attempts rejected with more than t tokens): where most attempts fail early, a long one will probably succeed.
         """
-        budget, now = self.request.spec.budget, time.monotonic()
-        self.began = now if self.began is None else self.began
-        late = self.deadline is not None and now >= self.deadline
-        slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
-        much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
-        if self.inquiry.running:
-            if not (late or slow):
-                return []
-            self.conclude(Diagnosis())  # it takes too long, so the budget decides
-        if (self.launched or self._late == "timeout") and (late or slow or much):
-            # Attempts in flight still count; with a deadline, only those that end in time.
-            why = self._late if late else "max_seconds" if slow else "max_computed_tokens"
-            self.ended = None if self.under_way else why
-            return []
         # A sampler may accept only some of the attempts that satisfy the constraint. This estimates the share.
-        share = (len(self.accepted) + 1) / (self.satisfied + 1)
-        waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
-        satisfied, rejected = self.satisfied - self.satisfied_at_round_start + waiting, len(self.rejected_at)
-        later = (rejected - bisect_right(self.rejected_at, length) for length in running)
-        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in later)
+        share = (len(self.accepted) + 1) / (self.tally.satisfied + 1)
+        waiting = sum(judged.judgement.satisfied for judged in self.order.judged.values())
+        satisfied = self.tally.satisfied - self.satisfied_at_round_start + waiting
+        rejected = len(self.rejected_lengths)
+        longer = (rejected - bisect_right(self.rejected_lengths, length) for length in running)
+        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in longer)
         missing = self.wanted - len(self.accepted) - share * expected
-        count = min(room, math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9))
-        if self.request.prompt.law.mode == "greedy":
-            count = min(count, 1 - self.launched)
-        if self.rounds is not None:
-            count = min(count, self.rounds.room(self.launched))
-        launches = self._numbered(count)
-        self.has_enough_in_flight = len(launches) < room and not self._watches_clock
-        return launches
+        return math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9)
 
     def _numbered(self, count: int) -> list[Launch]:
         """Return the next attempts that the budget allows; end the request if it allows none and none is in flight."""
-        most = self.request.spec.budget.max_attempts
+        most, order = self.request.spec.budget.max_attempts, self.order
         launches: list[Launch] = []
         while len(launches) < count:
-            launch = self.launch(self.launched)
-            reached = self.reached + launch.skipped + 1
-            if most is not None and reached > most:
-                if not self.under_way:
-                    self._skip(most - self.attempts)
+            launch = self.launch(order.launched)
+            reserved = order.reserved + launch.skipped + 1
+            if most is not None and reserved > most:
+                if not order.under_way:
+                    self._skip(most - order.attempts)
                     self.ended = "max_attempts"
                 break
-            self.launched, self.reached = self.launched + 1, reached
+            order.launched, order.reserved = order.launched + 1, reserved
             launches.append(launch)
         return launches
 
@@ -225,18 +272,19 @@ class RequestState:
         watch = None if request.drawing.watch is None else allowed_watch(request.drawing.watch, self.allowance)
         if watch is not None and self.live is not None:
             watch = self.live.watch(watch, partial(self._next_text, attempt))
+        seed, number = request.spec.seed, request.number
         return Launch(
-            request.prompt.law,
-            request.spec.seed,
-            request.number,
-            attempt,
-            self.deadline,
-            watch,
-            request,
-            None if request.drawing.mask is None else AllowedMask(request.drawing.mask, self.allowance),
-            narrowed,
-            0 if narrowed is None else skipped(request.spec.seed, request.number, attempt, narrowed.log_live),
-            request.drawing.twist,
+            law=request.prompt.law,
+            seed=seed,
+            prompt=number,
+            attempt=attempt,
+            deadline=self.deadline,
+            watch=watch,
+            request=request,
+            mask=None if request.drawing.mask is None else AllowedMask(request.drawing.mask, self.allowance),
+            narrowed=narrowed,
+            skipped=0 if narrowed is None else skipped(seed, number, attempt, narrowed.log_live),
+            twist=request.drawing.twist,
         )
 
     def _next_text(self, attempt: int) -> int | None:
@@ -245,12 +293,13 @@ class RequestState:
         None unless all attempts launched before it are decided: one of them could still become that text, or end the
         request.
         """
-        return self.texts if self.ended is None and attempt == self.decided < self.launched else None
+        is_next = attempt == self.order.decided < self.order.launched
+        return self.texts if self.ended is None and is_next else None
 
     @property
     def round_is_over(self) -> bool:
         """Whether a round is over, so that more may be excluded before the next one."""
-        return self.ended is None and self.rounds is not None and self.rounds.over(self.decided)
+        return self.ended is None and self.rounds is not None and self.rounds.over(self.order.decided)
 
     def known(self, backend: Backend) -> ReducedDistribution | None:
         """Return the distribution of attempts without those that this round has shown to be rejected.
@@ -260,20 +309,20 @@ class RequestState:
         rounds, lookahead = self.rounds, self.request.drawing.lookahead
         if rounds is None or lookahead is None:
             return None
-        return backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
+        return backend.narrow(self.launch(self.order.launched), lookahead, rounds.ended())
 
-    def narrow(self, found: ReducedDistribution | None) -> None:
+    def narrow(self, reduced: ReducedDistribution | None) -> None:
         """Draw from this distribution from now on; None means that attempts of this request are never skipped again."""
         self.has_enough_in_flight = False
         rounds = self.rounds
-        if found is None or rounds is None:
+        if reduced is None or rounds is None:
             self.rounds = None
             return
-        self.computed += found.computed
-        rounds.take(found)
+        self.computed += reduced.computed
+        rounds.take(reduced)
         if rounds.narrowed is not None:
-            self.rejected_at, self.satisfied_at_round_start = [], self.satisfied
-        if found.log_live == -math.inf:
+            self.rejected_lengths, self.satisfied_at_round_start = [], self.tally.satisfied
+        if reduced.log_live == -math.inf:
             self.ended = "impossible"
 
     def inquires(self) -> bool:
@@ -281,24 +330,24 @@ class RequestState:
         request = self.request
         if request.drawing.lookahead is None or request.spec.sampler.records or request.prompt.law.mode != "sample":
             return False
-        longest = self.rejected_at[-1] if self.rejected_at else 0
-        return self.inquiry.begin(self.ended, self.decided, self.satisfied, longest)
+        longest = self.rejected_lengths[-1] if self.rejected_lengths else 0
+        return self.inquiry.begin(self.ended, self.order.decided, self.tally.satisfied, longest)
 
     @property
     def may_be_diagnosed(self) -> bool:
         """Whether the backend is to be asked now: no attempt is in flight, as both would use the request's watch."""
-        return self.inquiry.running and (self.ended is not None or self.under_way == len(self.waiting))
+        return self.inquiry.running and (self.ended is not None or self.order.under_way == len(self.order.judged))
 
     def diagnosed(self, backend: Backend) -> Diagnosis:
         """Ask the backend why nothing satisfies the constraint. Never raises an error of the request."""
         return safely(lambda: self._diagnosed(backend))
 
     def _diagnosed(self, backend: Backend) -> Diagnosis:
-        watch, lookahead = self.request.drawing.watch, self.request.drawing.lookahead
+        lookahead = self.request.drawing.lookahead
         # If the prompt alone violates the constraint, no setting is the reason.
-        if lookahead is None or (watch is not None and watch(()) is not None):
+        if lookahead is None or self.is_ruled_out:
             return Diagnosis()
-        return backend.diagnose(self.launch(self.launched), lookahead)
+        return backend.diagnose(self.launch(self.order.launched), lookahead)
 
     def conclude(self, diagnosis: Diagnosis) -> None:
         """Take the backend's answer: end the request if nothing can satisfy the constraint, otherwise continue."""
@@ -324,16 +373,17 @@ class RequestState:
     def _skip(self, count: int) -> None:
         """Count attempts that are known to be rejected and were not drawn."""
         if count:
-            self.attempts += count
-            self.skipped += count
-            self.rejections[SKIPPED] += count
+            self.order.skipped += count
+            self.tally.rejections[SKIPPED] += count
 
-    def found(self) -> list[AttemptState]:
+    def beam_attempts(self) -> list[AttemptState]:
         """Return the results of a beam search as attempts."""
-        attempts = []
-        for number, (ids, finished) in enumerate(self.request.prompt.law.beam_results or ()):
-            attempts.append(AttemptState(self.launch(number), list(ids), status="finished" if finished else "cut"))
-        return attempts
+        results = self.request.prompt.law.beam_results or ()
+        self.order.launched = self.order.reserved = len(results)
+        return [
+            AttemptState(self.launch(number), list(ids), status="finished" if finished else "cut")
+            for number, (ids, finished) in enumerate(results)
+        ]
 
     def outlook(self) -> str:
         """Say in words what a request that takes long has, and how long the rest may take."""
@@ -349,49 +399,50 @@ class RequestState:
         left = (most - self.attempts) * passed / self.attempts
         return f"{so_far}; at this pace the budget of {most:,} is spent in {lasting(left)}"
 
-    def discard(self, decoded: AttemptState) -> None:
+    def discard(self, attempt: AttemptState) -> None:
         """Count an attempt that was stopped because it is no longer needed."""
-        self.surplus.append(decoded.length)
-        self.computed += decoded.computed
+        self.surplus.append(attempt.length)
+        self.computed += attempt.computed
 
     def commit(self, judged: Sequence[JudgedAttempt]) -> None:
         """Add judged attempts, and decide about all whose turn has come, one after the other in launch order."""
         self.has_enough_in_flight = False
         for item in judged:
-            self.waiting[item.decoded.launch.attempt] = item
-            self.computed += item.decoded.computed
+            number, satisfied = item.attempt.launch.attempt, item.judgement.satisfied
+            self.order.judged[number] = item
+            self.computed += item.attempt.computed
             self.model_checks += item.checks.texts
             self.model_seconds += item.checks.seconds
-            if not item.judgement.satisfied:
-                insort(self.rejected_at, item.decoded.length)
+            if not satisfied:
+                insort(self.rejected_lengths, item.attempt.length)
             if self.rounds is not None:
-                self.rounds.note(item.decoded.launch.attempt, item.draw.token_ids, item.judgement.satisfied)
+                self.rounds.note(number, item.draw.token_ids, satisfied)
         while self.ended is None and not self.inquires():
-            next_ = next_in_turn(self.waiting, self.decided)
+            next_ = next_in_turn(self.order.judged, self.order.decided)
             if next_ is None:
                 break
             self._book(next_)
         if judged and self.ended is None and self.request.hooks.tells is not None:
             self.request.hooks.tells(self.outlook)
         if self.ended is not None:
-            self.surplus += [item.decoded.length for item in self.waiting.values()]
-            self.waiting.clear()
+            self.surplus += [item.attempt.length for item in self.order.judged.values()]
+            self.order.judged.clear()
 
     def _book(self, judged: JudgedAttempt) -> None:
-        budget, law = self.request.spec.budget, self.request.prompt.law
-        if judged.decoded.status == "abandoned":
-            self.surplus.append(judged.decoded.length)
-            self.ended = self._late
+        """Decide about the attempt whose turn it is, and end the request if it is complete or its budget is spent."""
+        budget, law, attempt = self.request.spec.budget, self.request.prompt.law, judged.attempt
+        if attempt.status == "abandoned":
+            self.surplus.append(attempt.length)
+            self.ended = self._deadline_name
             return
-        self._skip(judged.decoded.launch.skipped)
-        self.decided += 1
-        self.attempts += 1
-        self.satisfied += judged.judgement.satisfied
-        self.cut_off += judged.decoded.status == "cut" and not judged.judgement.satisfied
-        self.stopped += judged.decoded.status == "aborted"
-        self.tokens += judged.decoded.length
-        self.remarks.update(judged.decoded.remarks)
-        self.state, text = self.request.spec.sampler.step(self.state, self._attempt(judged))
+        self._skip(attempt.launch.skipped)
+        self.order.decided += 1
+        self.tally.satisfied += judged.judgement.satisfied
+        self.tally.cut_off += attempt.status == "cut" and not judged.judgement.satisfied
+        self.tally.stopped += attempt.status == "aborted"
+        self.tally.tokens += attempt.length
+        self.tally.remarks.update(attempt.remarks)
+        self.sampler_state, text = self.request.spec.sampler.step(self.sampler_state, self._attempt(judged))
         if text is not None:
             self._accept(text)
         else:
@@ -422,18 +473,20 @@ class RequestState:
         blame = by or SAMPLER
         if self.live is not None:
             self.live.require_nothing_sent(blame)
-        self.passed_over += by is None
-        self.rejections.update([] if by is None else [by])
+        if by is None:
+            self.tally.passed_over += 1
+        else:
+            self.tally.rejections[by] += 1
         if place is not None:
-            self.places.setdefault(blame, Counter())[place] += 1
+            self.tally.places.setdefault(blame, Counter())[place] += 1
         if judged.judgement.satisfied:
             return
-        request, number, text = self.request, judged.decoded.launch.attempt, judged.draw.text
+        request, number, text = self.request, judged.attempt.launch.attempt, judged.draw.text
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("prompt %d: attempt %d rejected by %r: %r", request.prompt.number + 1, number + 1, blame, text)
         if request.hooks.on_rejected is None and request.follow_up is None:
             return
-        whole, constraint = judged.decoded.whole, request.spec.constraint
+        whole, constraint = judged.attempt.whole, request.spec.constraint
         rejected = RejectedAttempt(request.prompt.number, number, judged.draw, blame, place, whole, constraint)
         if request.hooks.on_rejected is not None:
             request.hooks.on_rejected(rejected)
@@ -445,7 +498,7 @@ class RequestState:
         satisfied = judged.judgement.satisfied
         if not self.request.spec.sampler.weighs:
             return Attempt(judged.draw, satisfied)
-        launch = judged.decoded.launch
+        launch = judged.attempt.launch
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
         most = math.inf if self.request.drawing.twist is None else self.request.drawing.twist.most_weight
         return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform, most)

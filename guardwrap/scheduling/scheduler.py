@@ -15,12 +15,10 @@ from guardwrap.documents.time_limits import StepOver
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import AttemptState, Backend, Diagnosis, Launch
-from guardwrap.scheduling.checker_pool import CheckerPool
-from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
-from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.judging import CheckerPool, Failures, judge_attempts
+from guardwrap.scheduling.request import OrderedDelivery, Request, RequestStream, Served
 from guardwrap.scheduling.request_outcome import outcome_of, with_earlier
 from guardwrap.scheduling.request_state import JudgedAttempt, RequestState
-from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 
 logger = logging.getLogger("guardwrap")
 
@@ -116,7 +114,7 @@ class Scheduler:
         """Launch attempts if there is room, otherwise advance the running ones; return requests that ended."""
         self._began = time.monotonic()
         try:
-            ended = self._drawn()
+            ended = self._draw()
         except BaseException as error:  # the backend lost all attempts, so their requests cannot continue
             return self._lost(own_error(error))
         for attempt in ended:
@@ -127,8 +125,8 @@ class Scheduler:
         self._unjudged += [attempt for attempt in ended if attempt.launch.request not in self._failed]
         return self._book()
 
-    def _drawn(self) -> list[AttemptState]:
-        found: list[AttemptState] = []
+    def _draw(self) -> list[AttemptState]:
+        """Launch attempts if there is room, otherwise advance the running ones; return those that ended."""
         moments = [progress.timeout for progress in self._active.values()]
         self._until = min((moment for moment in moments if moment > self._began), default=math.inf)
         for request, progress in self._active.items():
@@ -144,70 +142,69 @@ class Scheduler:
         timeouts = [progress.request.spec.budget.timeout for progress in self._active.values()]
         shortest = min((timeout for timeout in timeouts if timeout is not None), default=None)
         if self._rounds < (LAUNCH_ROUNDS if shortest is None else 1) or not self.backend.running:
-            launched = self._launched(shortest, found)
+            launched = self._launched(shortest)
             if launched is not None:
                 self._rounds += 1
-                return found + launched
+                return launched
         if self.backend.running:
             self._rounds = 0
-            return found + self.backend.advance()
-        if self.aside is not None and not found:
+            return self.backend.advance()
+        if self.aside is not None and not self._unjudged:
             self.aside.wait(PATIENCE)
-        return found
+        return []
 
     def _narrow(self, progress: RequestState) -> None:
         """Exclude what a round has shown to be rejected, in a thread if possible: it runs the model and many checks."""
         look = partial(progress.known, self.backend)
-        found: Callable[[], Any] | None = look if self.aside is None else self.aside.search(progress.request, look)
-        if found is not None:
-            progress.narrow(found())
+        result: Callable[[], Any] | None = look if self.aside is None else self.aside.search(progress.request, look)
+        if result is not None:
+            progress.narrow(result())
 
     def _diagnose(self, progress: RequestState) -> None:
         """Look for the reason why nothing satisfies a constraint, in a thread if possible."""
         look = partial(progress.diagnosed, self.backend)
         if self.aside is None:
             progress.conclude(look())
-        elif (found := self.aside.search(progress.request, look)) is not None:
-            answer = found()
+        elif (result := self.aside.search(progress.request, look)) is not None:
+            diagnosis = result()
             # A request that ended while it was narrowed gets that answer first, which is of no use any more.
-            if isinstance(answer, Diagnosis):
-                progress.conclude(answer)
+            if isinstance(diagnosis, Diagnosis):
+                progress.conclude(diagnosis)
         elif progress.ended is not None and progress.inquiry.late:
             progress.conclude(Diagnosis())
 
-    def _next_launches(self, most: int | None) -> tuple[list[Launch], list[AttemptState]]:
+    def _next_launches(self, most: int | None) -> list[Launch]:
         """Return at most so many attempts to launch: first a fair share per caller, then any more that are needed."""
         launches: list[Launch] = []
-        found: list[AttemptState] = []
         room = self.backend.room
         self._sources = [source for source in self._sources if not source.over]
         if len(self._sources) > 1:
-            found += self._noted()
+            self._begin_waiting()
         room = room if most is None else min(room, most)
         if not room:
-            return launches, found
+            return launches
         lengths = dict(self.backend.lengths())
         for attempt in (*self._unjudged, *(() if self.aside is None else self.aside.attempts)):
             if attempt.whole:
                 lengths.setdefault(attempt.launch.request, []).append(attempt.length)
         if len(self._sources) == 1:
-            self._fill(self._sources[0], room, lengths, launches, found)
-            return launches, found
+            self._fill(self._sources[0], room, lengths, launches)
+            return launches
         running = {source: sum(len(lengths.get(of, ())) for of in source.numbers) for source in self._sources}
         by_need = sorted(self._sources, key=running.__getitem__)
         share = max(1, (self.backend.running + room) // max(1, len(by_need)))
         for source in by_need:
-            self._fill(source, min(share - running[source], room - len(launches)), lengths, launches, found)
+            self._fill(source, min(share - running[source], room - len(launches)), lengths, launches)
         for source in by_need:
-            self._fill(source, room - len(launches), lengths, launches, found)
-        return launches, found
+            self._fill(source, room - len(launches), lengths, launches)
+        return launches
 
     def _begin_step(self, progress: RequestState) -> None:
         """Give a request its time in this step."""
         alone = len(self._active) == 1
         progress.allowance.begin(self._began, limited=self.shared, alone=alone, until=self._until)
 
-    def _launched(self, shortest: float | None, found: list[AttemptState]) -> list[AttemptState] | None:
+    def _launched(self, shortest: float | None) -> list[AttemptState] | None:
         """Launch attempts, and return those that ended at once; None if there are none to launch.
 
         With timeouts, of which ``shortest`` is the shortest, they are so few that the step is soon over, and attempts
@@ -217,8 +214,7 @@ class Scheduler:
         launched: list[AttemptState] | None = None
         self._new = None if shortest is None else False
         while True:
-            launches, more = self._next_launches(None if shortest is None else self._most_launches(shortest))
-            found += more
+            launches = self._next_launches(None if shortest is None else self._most_launches(shortest))
             if launches:
                 began = time.monotonic()
                 launched = (launched or []) + self.backend.launch(launches)
@@ -237,16 +233,11 @@ class Scheduler:
             return FIRST_LAUNCHES
         return max(1, int(STEP_SHARE * shortest / max(self._launch_seconds, 1e-9)))
 
-    def _noted(self) -> list[AttemptState]:
-        """Begin the first request of each caller that has none in progress: its timeout may end before there is room.
-
-        Returns the attempts that it has without launches, those of a beam search.
-        """
-        found: list[AttemptState] = []
+    def _begin_waiting(self) -> None:
+        """Begin a request of each caller that has none in progress: its timeout may end before there is room."""
         for source in self._sources:
             if not source.numbers and (request := source.take()) is not None:
-                found += self._begun(request, source)
-        return found
+                self._begin(request, source)
 
     def _fill(
         self,
@@ -254,7 +245,6 @@ class Scheduler:
         room: int,
         lengths: Mapping[Any, list[int]],
         launches: list[Launch],
-        found: list[AttemptState],
     ) -> None:
         """Add launches of one caller: a fair share per request in progress, then new requests, then any more needed."""
         most = len(launches) + room
@@ -266,7 +256,7 @@ class Scheduler:
             request = progress.request
             if progress.has_enough_in_flight or request in self._failed:
                 return []
-            if self._new is not None and (self._new == bool(progress.launched) or (self._new and launches)):
+            if self._new is not None and (self._new == bool(progress.order.launched) or (self._new and launches)):
                 return []
             coming: list[Launch] = []
             with caught(self._failed, request):
@@ -286,15 +276,14 @@ class Scheduler:
             and not (self._new and launches)
             and (request := source.take()) is not None
         ):
-            found += self._begun(request, source)
-            if request.prompt.law.beam_results is None:
-                launches += more(self._active[request], most - len(launches))
+            self._begin(request, source)
+            launches += more(self._active[request], most - len(launches))
         for progress in under_way:
             if len(launches) < most and progress.ended is None:
                 launches += more(progress, most - len(launches))
 
-    def _begun(self, request: Request, source: RequestStream) -> list[AttemptState]:
-        """Begin a request, and return the attempts that it has without launches, those of a beam search."""
+    def _begin(self, request: Request, source: RequestStream) -> None:
+        """Begin a request. The results of a beam search are attempts that need no launch."""
         self._whose[request] = source
         progress = self._active[request] = RequestState(request, self.backend.mode)
         self._begin_step(progress)
@@ -303,12 +292,8 @@ class Scheduler:
             hash(request.rule)
             if request.spec.budget.timeout is not None:
                 self.aside = self.aside or CheckerPool()  # only in another thread can a check be left behind
-            progress.state = request.spec.sampler.init()
-        found: list[AttemptState] = []
-        if request.prompt.law.beam_results is not None and request not in self._failed:
-            with caught(self._failed, request):
-                found = progress.found()
-        return found
+            progress.sampler_state = request.spec.sampler.init()
+            self._unjudged += progress.beam_attempts()
 
     def _ready(self) -> list[AttemptState]:
         """Return the attempts to judge now. Those for a classifier or a weigher wait until there is a batch of them."""
@@ -344,21 +329,20 @@ class Scheduler:
 
     def _is_slow(self, request: Request) -> bool:
         """Return whether judging a text of a request may take longer than other callers, or its timeout, can wait."""
-        loads = (
-            request.spec.budget.timeout is not None and request.spec.constraint.cost >= EXPENSIVE
-        )  # perhaps a classifier
+        # with a timeout, an expensive part may load a classifier first
+        loads = request.spec.budget.timeout is not None and request.spec.constraint.cost >= EXPENSIVE
         return request.runs_code or loads or self._active[request].slow
 
     def _book(self) -> list[Served]:
         """Judge attempts that ended, decide about them, and stop those that are no longer needed."""
-        shares = {progress: max(1, progress.under_way) for progress in self._active.values()}
+        shares = {progress: max(1, progress.order.under_way) for progress in self._active.values()}
         items, failures = self._judged()
         # Errors of attempts that are still judged after their request has ended have no effect.
         failed = {of: error for of, error in {**failures, **self._failed}.items() if not self._is_closing(of)}
         self._failed = {}
         by_request: dict[Request, list[JudgedAttempt]] = {}
         for item in items:
-            by_request.setdefault(item.decoded.launch.request, []).append(item)
+            by_request.setdefault(item.attempt.launch.request, []).append(item)
         for request, its in by_request.items():
             if request not in failed and request in self._active:
                 with caught(failed, request):
@@ -371,8 +355,8 @@ class Scheduler:
             progress.seconds += took * share / sum(shares.values())
         over = {of for of, progress in self._active.items() if progress.ended is not None or of in failed}
         if over:
-            for decoded in self.backend.cancel(lambda launch: launch.request in over):
-                self._active[decoded.launch.request].discard(decoded)
+            for attempt in self.backend.cancel(lambda launch: launch.request in over):
+                self._active[attempt.launch.request].discard(attempt)
             self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in over]
             self._drop(over)
         closing = [of for of in over if of in failed or not self._active[of].inquires()]
@@ -387,7 +371,7 @@ class Scheduler:
         """End the requests whose attempts were lost with the backend's error; raise the error if there are none."""
         self.backend.cancel(lambda launch: True)
         self._unjudged = []
-        lost = [of for of, progress in self._active.items() if progress.under_way and progress.ended is None]
+        lost = [of for of, progress in self._active.items() if progress.order.under_way and progress.ended is None]
         if not lost:
             raise error
         return self._closed(dict.fromkeys(lost, error))
@@ -415,7 +399,7 @@ class Scheduler:
         number = source.numbers.pop(request)
         if following is not None and following.request is not None:
             source.numbers[following.request] = number
-            self._unjudged += self._begun(following.request, source)
+            self._begin(following.request, source)
             return None
         if not failed and request.hooks.on_end is not None:
             with caught(failed, request):
@@ -441,9 +425,9 @@ class Scheduler:
             return _Following(look())
         if progress.is_timed_out(time.monotonic()):
             return _Following(None)
-        while (found := self.aside.search(progress.request, lambda: _Following(look()))) is not None:
+        while (result := self.aside.search(progress.request, lambda: _Following(look()))) is not None:
             # A request that ended while it was narrowed gets that answer first, which is of no use any more.
-            if isinstance(answer := found(), _Following):
+            if isinstance(answer := result(), _Following):
                 return answer
         return None
 

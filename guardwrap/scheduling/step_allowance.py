@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -121,45 +120,21 @@ class AllowedMask:
     allowance: StepAllowance  # the time that its request may use
 
     @property
-    def impossible(self) -> bool:
-        """Whether it is certain that no text that can be drawn satisfies the constraint."""
-        return self.mask.impossible
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Notes of the mask for the report."""
-        return self.mask.notes
-
-    @property
     def beyond(self) -> bool:
         """Whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows."""
         return self.mask.beyond
 
-    @property
-    def dead_end(self) -> tuple[int, ...] | None:
-        """New tokens after which every possible next token was excluded; None if that has not happened."""
-        return self.mask.dead_end
-
-    def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Return for each candidate for the next token whether it is excluded; none is without time left."""
-        return self._asked(lambda: self.mask.dead(token_ids, candidates), [False] * len(candidates))
-
     def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
         """Return which of all possible next tokens are excluded; none is without time left."""
-        ask = partial(self.mask.left_out, token_ids, tokens, shares, beyond=beyond)
-        return self._asked(ask, np.zeros(len(tokens), dtype=bool))
+        try:
+            with self.allowance.spent(mask=True):
+                excluded = self.mask.left_out(token_ids, tokens, shares, beyond=beyond)
+        except StepOver:
+            excluded = np.zeros(len(tokens), dtype=bool)
+        if self.allowance.left <= 0:
+            self.allowance.given_up += 1
+        return excluded
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Record that every possible next token after ``token_ids`` was excluded."""
         self.mask.close(token_ids)
-
-    def _asked(self, ask: Callable[[], _Answer], none: _Answer) -> _Answer:
-        """Return the mask's answer, or ``none`` when time runs out."""
-        try:
-            with self.allowance.spent(mask=True):
-                answer = ask()
-        except StepOver:
-            answer = none
-        if self.allowance.left <= 0:
-            self.allowance.given_up += 1
-        return answer

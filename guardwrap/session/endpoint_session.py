@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from guardwrap.backends.endpoint.endpoint_law import read_endpoint_settings
+from guardwrap.backends.endpoint.endpoint_law import masking, read_endpoint_settings
 from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint, line_to
-from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.errors import UsageError
 from guardwrap.messages.parsed_message import parsed_note

@@ -21,8 +21,7 @@ from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.samplers import collecting
 from guardwrap.scheduling.backend import Backend, TokenTwist
 from guardwrap.scheduling.randomness import seed_for
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
-from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, Request, Spec
+from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, RejectedAttempt, Request, Spec
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 from guardwrap.session.missing_texts import OnExhausted, Repair, completed, raise_if_short
 from guardwrap.session.source import LocalSource, Source

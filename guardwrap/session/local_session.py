@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.backends.refill.mode_selection import select_rows, slower_because
-from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.yaml_nodes import short

@@ -24,7 +24,7 @@ from guardwrap.errors import (
     strict_arguments,
 )
 from guardwrap.outcomes import Draw, Outcome, withheld
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
+from guardwrap.scheduling.request import RejectedAttempt
 
 _WORDS = ("raise", "none")
 

@@ -12,14 +12,13 @@ from transformers import PreTrainedModel
 from transformers.pipelines import Pipeline
 
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
-from guardwrap.backends.endpoint.endpoint_law import EndpointSettings, require_weighable_endpoint
+from guardwrap.backends.endpoint.endpoint_law import EndpointSettings, masking, require_weighable_endpoint
 from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint
-from guardwrap.backends.endpoint.structured_outputs import masking
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
-from guardwrap.backends.refill.threshold_rows import rows_of
-from guardwrap.backends.shared_weights import is_quantised
+from guardwrap.backends.refill.row_states import rows_of
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.text import Length

@@ -16,7 +16,7 @@ from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.adapter_folder import measured_before
 from guardwrap.adapters.card import Figure, Figures
-from guardwrap.backends.shared_weights import is_quantised
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.errors import UsageError, first_line
 from guardwrap.formatting import tail_in_words
 from guardwrap.generator import GuardedGenerator

@@ -20,8 +20,8 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
+from guardwrap.backends.model_weights import shared_copy
 from guardwrap.backends.refill import mode_selection
-from guardwrap.backends.shared_weights import shared_copy
 from guardwrap.constraints.base import All
 from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError

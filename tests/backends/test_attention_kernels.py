@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from guardwrap import GuardedGenerator, Keyword, Length, Prompt
-from guardwrap.backends.attention_kernels import for_any_shape
-from guardwrap.backends.refill import row_states
+from guardwrap.backends import forward_passes
+from guardwrap.backends.forward_passes import for_any_shape
 from guardwrap.errors import UsageError
 from guardwrap.testing import World, llama_world
 
@@ -65,7 +65,7 @@ def test_a_processor_changes_nothing() -> None:
 
 def test_passes_of_the_model_are_inside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the model were on a GPU: those that draw and those that weigh."""
-    monkeypatch.setattr(row_states, "for_any_shape", lambda model: for_any_shape(GPU))
+    monkeypatch.setattr(forward_passes, "for_any_shape", lambda model: for_any_shape(GPU))
     guarded = GuardedGenerator(world.pipeline(), Keyword("a", whole_words=False), proposal=Prompt("b{prompt}"))
     guarded.attempts(world.prompt, 1, seed=0, **world.settings)  # with its self-test, which compares with generate()
     seen: set[bool] = set()

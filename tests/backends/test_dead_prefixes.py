@@ -1,6 +1,6 @@
 """Skipping attempts known to be rejected leaves the distributions of texts and of attempt numbers unchanged.
 
-Covers ``scheduling/skip_rounds.py`` too.
+Covers ``scheduling/all_rejected.py`` too.
 """
 
 import math
@@ -17,7 +17,7 @@ from guardwrap.backends.dead_prefixes import Branch, without_dead_prefixes
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Outcome
-from guardwrap.scheduling import request_state, skip_rounds
+from guardwrap.scheduling import all_rejected, request_state
 from guardwrap.scheduling.randomness import skipped
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
@@ -28,8 +28,8 @@ FITS, FAILS = 1e-3, 1e-9
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make rounds short."""
-    monkeypatch.setattr(skip_rounds, "FIRST", 20)
-    monkeypatch.setattr(skip_rounds, "LATER", 8)
+    monkeypatch.setattr(all_rejected, "FIRST", 20)
+    monkeypatch.setattr(all_rejected, "LATER", 8)
 
 
 def world() -> World:
@@ -114,7 +114,7 @@ def test_negative_control_what_is_left_below_is_left_out_of_the_law(monkeypatch:
         self.children = below
 
     monkeypatch.setattr(Branch, "weigh", as_masks_do)
-    monkeypatch.setattr(skip_rounds, "WORTH", 0.99)
+    monkeypatch.setattr(all_rejected, "WORTH", 0.99)
     assert min(fits(served(world(), RARE), world(), RARE)) < FAILS
 
 
@@ -133,7 +133,7 @@ def test_negative_control_the_number_is_of_another_law(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("soon")
 def test_negative_control_a_snapshot_of_attempts_that_are_drawn_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Excluding tokens before a round is over depends on which attempts ended first, and so on the batch size."""
-    monkeypatch.setattr(skip_rounds.Rounds, "over", lambda self, decided: decided > self._begin + 4)
+    monkeypatch.setattr(all_rejected.Rounds, "over", lambda self, decided: decided > self._begin + 4)
 
     def attempts(size: int) -> list[int]:
         return [each.report.usage.attempts for each in served(world(), RARE, 40, texts=3, batch_size=size)]

@@ -1,6 +1,6 @@
 """Texts that cross a threshold of the model's: drawn as ``generate`` draws them, and weighed under that distribution.
 
-Covers ``backends/refill/threshold_rows.py`` too. All architectures are in benchmarks/thresholds.py.
+Covers ``backends/refill/row_states.py`` too. All architectures are in benchmarks/thresholds.py.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ import torch
 from transformers.generation import StoppingCriteriaList
 
 from guardwrap import GuardedGenerator, Length
-from guardwrap.backends import length_thresholds, sequence_scores
+from guardwrap.backends import forward_passes, sequence_scores
+from guardwrap.backends.forward_passes import length_threshold
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.length_thresholds import length_threshold
-from guardwrap.backends.refill import row_states, threshold_rows
+from guardwrap.backends.refill import row_states
 from guardwrap.backends.refill.mode_selection import select_rows
-from guardwrap.backends.refill.separate_rows import Separate
+from guardwrap.backends.refill.row_states import Separate
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.errors import ContextExceeded, ModelError
 from guardwrap.testing import character_tokenizer
@@ -89,8 +89,8 @@ def test_a_cache_that_changes_the_distribution() -> None:
     model = small("nemotron_h", "windows")
     apart = measured(model)
     assert all(difference < NEAR for difference in apart.values()), apart
-    assert (length_threshold(model), length_thresholds.one_pass_length(model)) == (None, 0)
-    length_thresholds.note_cache(model, differs=False)  # a negative control
+    assert (length_threshold(model), forward_passes.one_pass_length(model)) == (None, 0)
+    forward_passes.note_cache(model, differs=False)  # a negative control
     assert measured(model)["weight"] > NEAR
 
 
@@ -117,7 +117,7 @@ def test_negative_control_one_pass_is_weighed_wrong(monkeypatch: pytest.MonkeyPa
 def test_negative_control_rows_that_stay_together_are_drawn_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("llama", "dynamic")
     select_rows(model)
-    monkeypatch.setattr(threshold_rows, "length_threshold", lambda model: None)
+    monkeypatch.setattr(row_states, "length_threshold", lambda model: None)
     apart = measured(model)
     assert apart["generate"] > 0.1
     assert apart["batch"] > 0.1
@@ -126,13 +126,13 @@ def test_negative_control_rows_that_stay_together_are_drawn_wrong(monkeypatch: p
 def test_negative_control_the_text_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Phi-3 drops its cache at the threshold."""
     model = small("phi3", "longrope")
-    monkeypatch.setattr(row_states, "length_threshold", lambda model: None)
+    monkeypatch.setattr(forward_passes, "length_threshold", lambda model: None)
     assert measured(model)["generate"] > 0.1
 
 
 def test_negative_control_what_a_long_text_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("llama", "dynamic")
-    monkeypatch.setattr(row_states, "restore_rotary", lambda model: None)
+    monkeypatch.setattr(forward_passes, "restore_rotary", lambda model: None)
     apart = measured(model)
     assert apart["generate"] > 0.01
 
@@ -167,14 +167,14 @@ def test_a_text_is_computed_with_gradients_as_without() -> None:
 def test_thresholds_are_read_once_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("llama", "longrope")
     assert length_threshold(model) == thresholds.AT
-    monkeypatch.setattr(length_thresholds, "_limits", lambda config: pytest.fail("read again"))
+    monkeypatch.setattr(forward_passes, "_limits", lambda config: pytest.fail("read again"))
     assert length_threshold(model) == thresholds.AT
 
 
 def test_rows_cross_one_by_one() -> None:
     """Rows of unlike lengths join, cross, end and move, as each alone."""
     model = small("llama", "dynamic")
-    rows, alone = threshold_rows.rows_of(Slots, model), Separate(model)
+    rows, alone = row_states.rows_of(Slots, model), Separate(model)
     chance = torch.Generator().manual_seed(2)
     count = 0
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Kinds of models (half precision, adapters, dispatched, tied, quantized), each of which is left unchanged.
 
-Covers ``backends/float32.py`` too.
+Covers ``backends/model_weights.py`` too.
 """
 
 import contextlib
@@ -25,10 +25,8 @@ from guardwrap import Budget, Draw, GuardedGenerator, Keyword, Length, Regex, Ve
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill import mode_selection
 from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.backends.refill.prompt_tree import Prefix
 from guardwrap.backends.refill.row_states import Plain, Wave
-from guardwrap.backends.refill.slot_layers import SlotLayer
-from guardwrap.backends.refill.slots import Slots
+from guardwrap.backends.refill.slots import Prefix, SlotLayer, Slots
 from guardwrap.constraints import regex_analysis
 from guardwrap.environment import transformers_internals
 from guardwrap.errors import CheckFailed, UsageError

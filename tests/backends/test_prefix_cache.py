@@ -11,9 +11,9 @@ from transformers import LogitsProcessor
 
 from guardwrap import Budget, GuardedGenerator, Regex, constraint
 from guardwrap.backends import prefix_cache, token_sampling
+from guardwrap.backends.generation_law import inverse_cdf
 from guardwrap.backends.refill.row_states import Plain, Wave
 from guardwrap.backends.refill.slots import Slots
-from guardwrap.backends.tokens import inverse_cdf
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import AttemptState
 from guardwrap.session import source

@@ -32,7 +32,7 @@ from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Obstacle, Outcome, Report
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
-from guardwrap.scheduling import inquiry
+from guardwrap.scheduling import all_rejected
 from guardwrap.testing import World, llama_world, table_world
 
 RARE = Regex("b+", match="fullmatch")
@@ -104,7 +104,7 @@ def test_the_first_line_names_the_setting_and_the_enumerated_probability(way: st
     assert str(report).splitlines()[0].endswith(sentence)
     beyond = "pass proposal=Masked(beyond_truncation=True), " if way == "masked" else ""
     assert f"pass top_k=0, {beyond}weaken the constraint" in report.advice()
-    assert report.usage.attempts <= inquiry.LOOK
+    assert report.usage.attempts <= all_rejected.LOOK
 
 
 def word(*letters: str) -> list[list[int]]:
@@ -166,7 +166,7 @@ def test_negative_control_nothing_turned_off(monkeypatch: pytest.MonkeyPatch) ->
 def test_negative_control_what_is_alive_is_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong proof would end requests that have texts."""
     assert report_of(world(), Regex("bb", match="fullmatch"), top_k=0).ended == "complete"
-    monkeypatch.setattr(inquiry, "LOOK", 1)
+    monkeypatch.setattr(all_rejected, "LOOK", 1)
     monkeypatch.setattr(ConstraintMask, "outlook", lambda mask, ids, tokens: [False] * len(tokens))
     assert report_of(world(), Regex("bb", match="fullmatch"), top_k=0).ended == "impossible"
 
@@ -266,7 +266,11 @@ def test_small_budgets_end_with_the_reason_too(most: int) -> None:
 @pytest.mark.parametrize("batch_size", [1, 7, 300])
 def test_the_batch_size_does_not_matter(batch_size: int) -> None:
     report = report_of(world(), RARE, top_k=2, batch_size=batch_size)
-    assert (report.ended, report.usage.attempts, report.usage.tokens) == ("impossible", inquiry.LOOK, inquiry.LOOK)
+    assert (report.ended, report.usage.attempts, report.usage.tokens) == (
+        "impossible",
+        all_rejected.LOOK,
+        all_rejected.LOOK,
+    )
 
 
 def test_texts_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,9 +284,9 @@ def test_texts_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
         outcomes = guarded.run([made.prompt] * 30, **settings)
         return [(each.texts, each.report.ended, each.report.usage.attempts) for each in outcomes]
 
-    monkeypatch.setattr(inquiry, "LOOK", 3)
+    monkeypatch.setattr(all_rejected, "LOOK", 3)
     asked = texts()
-    monkeypatch.setattr(inquiry, "LOOK", -1)
+    monkeypatch.setattr(all_rejected, "LOOK", -1)
     assert texts() == asked
     assert {ended for _, ended, _ in asked} == {"complete", "max_attempts"}
 

@@ -12,7 +12,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.token_sampling import begun, draw_tokens
+from guardwrap.backends.token_sampling import draw_tokens, new_attempt
 from guardwrap.scheduling.backend import AttemptState, Launch
 
 LOGITS = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
@@ -63,7 +63,7 @@ class Breaks(LeavesOut):
 
 
 def drawn(*launches: Launch) -> list[AttemptState]:
-    attempts = [begun(launch) for launch in launches]
+    attempts = [new_attempt(launch) for launch in launches]
     draw_tokens(LOGITS.repeat(len(attempts), 1), attempts)
     return attempts
 
@@ -73,10 +73,31 @@ def test_a_mask_that_breaks_leaves_the_weight_of_another_attempt_alone(warpers: 
     shared = law(warpers=warpers)
     mine = Launch(shared, 1, 0, 0, request="mine", mask=LeavesOut())
     (alone,) = drawn(mine)
-    assert alone.log_left == pytest.approx(math.log(float(LOGITS.softmax(-1)[0, :3].sum())))
+    assert alone.log_weight == pytest.approx(math.log(float(LOGITS.softmax(-1)[0, :3].sum())))
     beside, broken = drawn(mine, Launch(shared, 1, 1, 0, request="other", mask=Breaks(ValueError("of the user"))))
     assert isinstance(broken.error, ValueError)
-    assert (beside.token_ids, beside.log_left) == (alone.token_ids, alone.log_left)
+    assert (beside.token_ids, beside.log_weight) == (alone.token_ids, alone.log_weight)
+
+
+class BreaksBeyond(LeavesOut):
+    """A mask that excludes every token, and raises where it is asked for tokens beyond truncation."""
+
+    beyond = True
+
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any, *, beyond: bool = False) -> Any:
+        if beyond:
+            raise ValueError("of the user")
+        return tokens >= 0
+
+
+def test_a_mask_that_breaks_beyond_truncation_leaves_the_weight_of_another_attempt_alone() -> None:
+    """All masks are asked before an attempt changes, so that one which is drawn again is not weighed twice."""
+    shared = law(warpers=[TopKLogitsWarper(3)])
+    mine = Launch(shared, 1, 0, 0, request="mine", mask=LeavesOut())
+    (alone,) = drawn(mine)
+    beside, broken = drawn(mine, Launch(shared, 1, 1, 0, request="other", mask=BreaksBeyond()))
+    assert isinstance(broken.error, ValueError)
+    assert (beside.token_ids, beside.log_weight) == (alone.token_ids, alone.log_weight)
 
 
 def raises(error: BaseException) -> Callable[..., Any]:

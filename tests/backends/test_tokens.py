@@ -15,7 +15,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from guardwrap.backends.tokens import argmax, inverse_cdf, warped
+from guardwrap.backends.generation_law import argmax, inverse_cdf, warped
 from guardwrap.errors import ModelError
 from guardwrap.scheduling.randomness import uniforms
 

@@ -14,7 +14,7 @@ from transformers import LogitsProcessor
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Regex, constraint
 from guardwrap.backends import token_sampling, transformers_loop
-from guardwrap.backends.tokens import inverse_cdf
+from guardwrap.backends.generation_law import inverse_cdf
 from guardwrap.environment import transformers_internals
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines import prepare

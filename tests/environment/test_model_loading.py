@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from guardwrap import GuardedGenerator, Regex
-from guardwrap.backends.refill import row_states
+from guardwrap.backends import forward_passes
 from guardwrap.environment import model_loading
 from guardwrap.environment.model_loading import computing, loading_model
 from guardwrap.testing import llama_world
@@ -71,7 +71,7 @@ def test_a_model_that_draws_keeps_its_default_data_type(folder, building, monkey
 
 
 def test_negative_control_without_the_lock_it_changes(folder, building, monkeypatch):
-    monkeypatch.setattr(row_states, "computing", nullcontext)
+    monkeypatch.setattr(forward_passes, "computing", nullcontext)
     assert torch.bfloat16 in dtypes_while_loading(folder, building[0], monkeypatch)
 
 

@@ -1,6 +1,6 @@
 """Messages of a server with reasoning and tool calls in fields of their own: parsed, judged early, distributed as g.
 
-Covers ``backends/endpoint/message_deltas.py`` too.
+Covers ``backends/endpoint/attempt_stream.py`` too.
 """
 
 import json
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Budget, GuardedGenerator, JSONSchema, Masked, Part, Regex, ToolCalls
-from guardwrap.backends.endpoint.message_deltas import Delta, delta_line, deltas_in
+from guardwrap.backends.endpoint.attempt_stream import Delta, delta_line, deltas_in
 from guardwrap.constraints.verdicts import Event
 from guardwrap.errors import EndpointError, PromptError, UsageError
 from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, SentRegions, message_text, sent_message

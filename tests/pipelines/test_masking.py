@@ -185,11 +185,9 @@ def test_samplers_take_it_towards_g(name: str) -> None:
 def test_negative_control_z_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     masked = token_sampling._masked
 
-    def forgets(
-        scores: torch.Tensor, candidates: Any, attempts: Sequence[AttemptState]
-    ) -> tuple[torch.Tensor, list[float]]:
-        left, logs = masked(scores, candidates, attempts)
-        return left, [min(log, 0.0) if log == -math.inf else 0.0 for log in logs]
+    def forgets(proposal: Any, attempts: Sequence[AttemptState]) -> Any:
+        right = masked(proposal, attempts)
+        return right._replace(log_z=[log_z if log_z == -math.inf else 0.0 for log_z in right.log_z])
 
     monkeypatch.setattr(token_sampling, "_masked", forgets)
     world = world_of()
@@ -510,9 +508,9 @@ def test_a_mask_that_raises_leaves_others_as_they_are() -> None:
     one, other = masks(lambda _, tokens, shares: tokens == 0), masks(raises)
     launches = [Launch(law, 0, 0, number, request=mask, mask=mask) for number, mask in enumerate((one, other))]
     attempts = [AttemptState(launch) for launch in launches]
-    token_sampling._drawn(torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]])), attempts, [0.1, 0.1])
+    token_sampling._draw_isolated(torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]])), attempts, [0.1, 0.1])
     assert attempts[0].token_ids == [1]
-    assert attempts[0].log_left == pytest.approx(math.log(0.25))
+    assert attempts[0].log_weight == pytest.approx(math.log(0.25))
     assert isinstance(attempts[1].error, ValueError)
 
 
@@ -586,7 +584,7 @@ def test_beyond_truncation_only_where_it_leaves_no_token(batch_size: int, monkey
         assert attempt.draw.log_proposal == pytest.approx(math.log(law[ids]), abs=1e-5)
     for state in states:
         if state.status != "running":
-            assert (state.log_left == -math.inf) == (tuple(state.token_ids) in beyond)
+            assert (state.log_weight == -math.inf) == (tuple(state.token_ids) in beyond)
 
 
 def test_what_is_beyond_truncation_is_said_and_named() -> None:

@@ -1,6 +1,6 @@
 """Weights from 8-bit and 4-bit models: they depend only on the text, and reports say where they come from.
 
-Covers ``backends/sequence_scores.py`` and ``backends/shared_weights.py`` too.
+Covers ``backends/sequence_scores.py`` and ``backends/model_weights.py`` too.
 """
 
 import copy
@@ -13,8 +13,8 @@ import torch
 from guardwrap import GuardedGenerator, Masked, Prompt, Regex, qrs
 from guardwrap.adapters import save_adapter
 from guardwrap.backends import sequence_scores
+from guardwrap.backends.model_weights import is_quantised
 from guardwrap.backends.sequence_scores import log_probabilities
-from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.pipelines.proposal_draws import QUANTISED
 from guardwrap.pipelines.task_calls import call_of
 from guardwrap.session.local_session import LocalSession

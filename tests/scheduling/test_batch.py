@@ -23,8 +23,7 @@ from guardwrap.outcomes import Draw, Outcome
 from guardwrap.scheduling.backend import AttemptState
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import uniforms
-from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import RequestStream
+from guardwrap.scheduling.request import Request, RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling import fixtures_table_backend
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
@@ -457,7 +456,7 @@ def test_the_end_of_a_process_waits_for_a_search(waits: bool) -> None:
         "import atexit, threading, time\n"
         "import torch\n"
         "from guardwrap.environment.threads import wait_for_threads\n"
-        "from guardwrap.scheduling import checker_pool\n"
+        "from guardwrap.scheduling import judging\n"
         f"if not {waits}: atexit.unregister(wait_for_threads)\n"
         "begun, large = threading.Event(), torch.ones(500, 500)\n"
         "def look():\n"
@@ -465,7 +464,7 @@ def test_the_end_of_a_process_waits_for_a_search(waits: bool) -> None:
         "    end = time.monotonic() + 2\n"
         "    while time.monotonic() < end: large @ large\n"
         "    print('complete', flush=True)\n"
-        "checker_pool.CheckerPool().search('a request', look)\n"
+        "judging.CheckerPool().search('a request', look)\n"
         "begun.wait()\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -11,10 +11,10 @@ import pytest
 from guardwrap import Budget, Length, Regex
 from guardwrap.outcomes import Obstacle, Outcome
 from guardwrap.samplers import rejection
-from guardwrap.scheduling import inquiry, skip_rounds
+from guardwrap.scheduling import all_rejected
+from guardwrap.scheduling.all_rejected import LONGEST, LOOK, Inquiry, safely
 from guardwrap.scheduling.backend import Diagnosis, Launch, Lookahead
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.inquiry import LONGEST, LOOK, Inquiry, safely
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
@@ -144,14 +144,14 @@ def test_what_continues_is_as_without_it(look: int, monkeypatch: pytest.MonkeyPa
         for seed in range(8)
     ]
     plain = [facts(outcome) for outcome in served(TableBackend(8), requests)]
-    monkeypatch.setattr(inquiry, "LOOK", look)
+    monkeypatch.setattr(all_rejected, "LOOK", look)
     backend = Asked(8, Diagnosis)
     assert [facts(outcome) for outcome in served(backend, requests)] == plain
     assert backend.asked
 
 
 def test_a_request_that_gets_a_text_names_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inquiry, "LOOK", 1)
+    monkeypatch.setattr(all_rejected, "LOOK", 1)
     suspicion = REASON._replace(impossible=False)
     backend = Asked(8, lambda: suspicion)
     outcomes = served(backend, [asking(rule=Regex("bb"), budget=Budget(max_attempts=most)) for most in (1, 1000)])
@@ -189,7 +189,7 @@ def test_in_a_batch_it_is_looked_for_in_a_thread(answer: Callable[[], Diagnosis]
 
 
 def test_a_search_that_does_not_return_ends_with_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inquiry, "PATIENCE_AT_END", 0.1)
+    monkeypatch.setattr(all_rejected, "PATIENCE_AT_END", 0.1)
     hanging = threading.Event()
 
     def hangs() -> Diagnosis:
@@ -210,7 +210,7 @@ def test_a_search_that_does_not_return_ends_with_the_patience(monkeypatch: pytes
 
 def test_a_search_after_narrowing_is_not_confused_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request may end while it is narrowed in a thread, whose result is of another kind."""
-    monkeypatch.setattr(skip_rounds, "FIRST", 8)
+    monkeypatch.setattr(all_rejected, "FIRST", 8)
     begun = threading.Event()
 
     def narrow(backend: Asked, launch: Launch, lookahead: Any, ended: Any) -> None:

@@ -1,6 +1,6 @@
 """Fault injection: one caller raises and sleeps wherever it can, and the others get the same results as alone.
 
-Covers ``scheduling/checker_pool.py`` too.
+Covers ``scheduling/judging.py`` too.
 """
 
 import asyncio
@@ -20,12 +20,11 @@ from guardwrap import Budget, Constraint, Length, Regex, constraint
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler, rejection
-from guardwrap.scheduling import scheduler, skip_rounds
-from guardwrap.scheduling.backend import AttemptState, Ids, Launch, TokenMask
+from guardwrap.scheduling import all_rejected, scheduler
+from guardwrap.scheduling.backend import AttemptState, Ids, Launch, Lookahead
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.judge_attempts import judge_attempts
-from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import RequestStream
+from guardwrap.scheduling.judging import judge_attempts
+from guardwrap.scheduling.request import Request, RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling import test_batch
 from tests.scheduling.fixtures_table_backend import LETTERS, TableBackend, random_law
@@ -39,13 +38,13 @@ alone = functools.cache(test_batch.alone)
 class Masking(TableBackend):
     """Calls masks, and narrows between rounds, like the real backend."""
 
-    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]) -> None:
         lookahead.dead((), range(len(LETTERS)))
 
     def _settle(self, attempt: AttemptState) -> None:
         try:
             if attempt.launch.mask is not None:
-                attempt.launch.mask.dead(attempt.token_ids, range(len(LETTERS)))
+                attempt.launch.mask.left_out(attempt.token_ids, np.arange(len(LETTERS)), np.ones(len(LETTERS)))
             super()._settle(attempt)
         except BaseException as error:
             attempt.fail(own_error(error))
@@ -252,7 +251,7 @@ def beside(seam: str, strike: Callable[[], Any]) -> tuple[Any, list[Any]]:
 
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skip_rounds, "FIRST", 8)
+    monkeypatch.setattr(all_rejected, "FIRST", 8)
 
 
 @pytest.mark.slow

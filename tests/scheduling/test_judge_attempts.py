@@ -13,7 +13,7 @@ from guardwrap.adapters import attach
 from guardwrap.backends import prefix_cache
 from guardwrap.constraints import ConstraintFile
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.scheduling import judge_attempts
+from guardwrap.scheduling import judging
 from guardwrap.scheduling.backend import JudgementCache
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests.fixtures_adapters import CONSTRAINT, guarded_of, trained, world_of
@@ -81,7 +81,7 @@ def test_prompts_with_equal_tokens_have_verdicts_of_their_own(proposal: Any) -> 
 
 def test_negative_control_what_is_known_of_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache, "_judged_by", lambda launch: "")
-    monkeypatch.setattr(judge_attempts, "_read_of", lambda draw: draw.text)
+    monkeypatch.setattr(judging, "_read_of", lambda draw: draw.text)
     with pytest.raises(AssertionError):
         test_prompts_with_equal_tokens_have_verdicts_of_their_own(None)
 
@@ -89,13 +89,13 @@ def test_negative_control_what_is_known_of_another_text(monkeypatch: pytest.Monk
 def test_a_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each text is judged once, and weighed once per request; there are only a few distinct texts."""
     judged: list[int] = []
-    parts: Callable[..., Any] = vars(judge_attempts)["judge_parts"]
+    parts: Callable[..., Any] = vars(judging)["judge_parts"]
 
     def counted(constraints: Any, draws: Any, **options: Any) -> Any:
         judged.append(len(draws))
         return parts(constraints, draws, **options)
 
-    monkeypatch.setattr(judge_attempts, "judge_parts", counted)
+    monkeypatch.setattr(judging, "judge_parts", counted)
     world = world_of()
     guarded = GuardedGenerator(
         world.pipeline(),
@@ -118,5 +118,5 @@ def test_a_cached_judgement_is_of_all_that_a_rule_may_read() -> None:
         "begun": "b", "message": "{}",
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(Draw)} == {*others, "token_ids", "log_proposal"}
-    keys = {judge_attempts._read_of(dataclasses.replace(draw, **{name: value})) for name, value in others.items()}
-    assert len({*keys, judge_attempts._read_of(draw)}) == len(others) + 1
+    keys = {judging._read_of(dataclasses.replace(draw, **{name: value})) for name, value in others.items()}
+    assert len({*keys, judging._read_of(draw)}) == len(others) + 1

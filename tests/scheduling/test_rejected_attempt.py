@@ -7,7 +7,7 @@ import pytest
 
 from guardwrap import Constraint, Draw, GuardedGenerator, JSONSchema, Regex, Verdict
 from guardwrap.constraints.explanation import Rejection
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
+from guardwrap.scheduling.request import RejectedAttempt
 from guardwrap.testing import llama_world
 
 WORLD = llama_world(max_new_tokens=3)

@@ -1,11 +1,12 @@
 """The complete scheduler with a table backend, without a model and without torch.
 
-Covers ``scheduling/backend.py``, ``scheduling/randomness.py``, ``scheduling/request.py``,
-``scheduling/request_state.py`` and ``scheduling/request_stream.py`` too.
+Covers ``scheduling/backend.py``, ``scheduling/randomness.py``, ``scheduling/request.py`` and
+``scheduling/request_state.py`` too.
 """
 
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -20,9 +21,9 @@ from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling import request_state
 from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
+from guardwrap.scheduling.judging import CheckerPool
 from guardwrap.scheduling.randomness import uniforms
-from guardwrap.scheduling.request import Drawing, Request, Spec
-from guardwrap.scheduling.request_stream import RequestStream, Served
+from guardwrap.scheduling.request import Drawing, Request, RequestStream, Served, Spec
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import goodness_of_fit
 from tests.fixtures_clock import Clock, ticking
@@ -363,6 +364,23 @@ def test_texts_of_a_search_are_judged_in_turn() -> None:
     assert outcome.texts == ("aab ",)
     assert outcome.report.usage.attempts == 2
     assert "not a draw from your model's own distribution (g)" in outcome.report.drawn_from
+
+
+def test_a_search_draws_nothing_more_while_a_slow_check_judges_its_texts() -> None:
+    judging = threading.Event()
+
+    @constraint
+    def slow(text: str) -> bool:
+        return judging.wait(30)
+
+    law = TableLaw({}, mode="beam", beam_results=[((2, 0), True)])  # without a table, nothing can be drawn
+    scheduler = Scheduler(TableBackend(4))
+    scheduler.aside = CheckerPool()
+    scheduler.add(RequestStream([request_of(0, law, slow, watched=False)], 1))
+    assert scheduler.step() == scheduler.step() == []
+    judging.set()
+    (served_request,) = next(ended for _ in range(1_000) if (ended := scheduler.step()))
+    assert (served_request.error, served_request.outcome.texts) == (None, ("b",))
 
 
 def test_attempts_that_nobody_judges() -> None:

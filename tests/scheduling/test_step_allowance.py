@@ -17,7 +17,7 @@ from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents import time_limits
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, check_deadline, step_limit
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling import skip_rounds
+from guardwrap.scheduling import all_rejected
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.step_allowance import EACH_STEP, SAVED, SHARE, AllowedMask, StepAllowance, allowed_watch
 from tests.scheduling.fixtures_table_backend import random_law
@@ -103,7 +103,7 @@ def test_alone_a_mask_has_its_time(cpu: Cpu) -> None:
     """The negative control too: this is what a step took beside others."""
     rule, allowance = Slow(cpu), StepAllowance()
     allowance.begin(0.0, limited=False)
-    AllowedMask(LooksAtEach(rule), allowance).dead([], range(32))
+    AllowedMask(LooksAtEach(rule), allowance).left_out([], np.arange(32), np.full(32, 1 / 32))
     assert len(rule.threads) == 32
     assert cpu.now >= 32 * 1.9 - 1e-6
     assert allowance.given_up == 0
@@ -233,7 +233,7 @@ def test_pydantic_validators_are_judged_aside() -> None:
 
 
 def test_what_may_be_skipped_is_looked_for_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skip_rounds, "FIRST", 8)
+    monkeypatch.setattr(all_rejected, "FIRST", 8)
     threads: list[str] = []
 
     class Noted:

@@ -27,11 +27,10 @@ from guardwrap.constraints.base import EXPENSIVE
 from guardwrap.documents.time_limits import StepOver
 from guardwrap.errors import UsageError
 from guardwrap.planning import choice
+from guardwrap.scheduling import all_rejected, request_state, scheduler, step_allowance
 from guardwrap.scheduling import backend as seam
-from guardwrap.scheduling import request_state, scheduler, skip_rounds, step_allowance
 from guardwrap.scheduling.backend import AttemptState, Launch
-from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import RequestStream
+from guardwrap.scheduling.request import Request, RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.session import job as job_module
 from guardwrap.session import telemetry
@@ -108,7 +107,7 @@ def test_a_caller_that_no_row_is_free_for_is_answered_in_time(clock, monkeypatch
         return float("inf")
 
     assert answered() <= 5
-    monkeypatch.setattr(Scheduler, "_noted", lambda self: [])
+    monkeypatch.setattr(Scheduler, "_begin_waiting", lambda self: None)
     assert answered() == float("inf")
 
 
@@ -267,7 +266,7 @@ def test_a_caller_alone_does_not_wait_for_what_runs_the_model_aside(monkeypatch)
         released.wait(60)
 
     monkeypatch.setattr(request_state.RequestState, "known", slowly)
-    monkeypatch.setattr(skip_rounds, "FIRST", 2)
+    monkeypatch.setattr(all_rejected, "FIRST", 2)
     guarded = GuardedGenerator(WORLD.pipeline(), Regex("never"), seed=1)
     budget = Budget(max_attempts=None, timeout=0.5)
     (outcome,) = guarded.run(WORLD.prompt, budget=budget, **WORLD.settings)

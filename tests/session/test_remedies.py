@@ -1,6 +1,6 @@
 """What errors and plans advise can be done by the call that they advise, and helps where that can be counted.
 
-Covers ``outcomes/remedies.py`` too.
+Covers ``outcomes/facts.py`` too.
 """
 
 from typing import Any

@@ -15,7 +15,7 @@ from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.errors import BudgetExhausted, CheckFailed, Deterministic, UsageError
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.scheduling.rejected_attempt import RejectedAttempt
+from guardwrap.scheduling.request import RejectedAttempt
 from guardwrap.session import job
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.testing import goodness_of_fit, table_world

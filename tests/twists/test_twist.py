@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from guardwrap import (
     Budget,
@@ -315,13 +314,14 @@ def test_negative_control_the_normalization_left_out(monkeypatch: pytest.MonkeyP
     """log a - log a' without log N of one token is not the weight."""
     right = token_sampling._twisted
 
-    def forgets(scores: torch.Tensor, candidates: Any, attempts: Any, rows: Any) -> Any:
-        twisted, own = right(scores, candidates, attempts, rows)
-        for row, values in own.items():
+    def forgets(proposal: Any, attempts: Any) -> Any:
+        twisted = right(proposal, attempts)
+        wrong = dict(twisted.log_model)
+        for row, log_a in twisted.log_model.items():
             if len(attempts[row].token_ids) == 1:
-                factors = twisted[row].double() - values
-                own[row] = values + (factors + values).logsumexp(-1) - factors.max()
-        return twisted, own
+                factors = twisted.scores[row].double() - log_a
+                wrong[row] = log_a + (factors + log_a).logsumexp(-1) - factors.max()
+        return twisted._replace(log_model=wrong)
 
     monkeypatch.setattr(token_sampling, "_twisted", forgets)
     world = world_of()

@@ -3,22 +3,151 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from guardwrap.backends.endpoint.answers import AnswerLimit, count_of, ids_of, log_probabilities_of, text_piece
 from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
-from guardwrap.backends.endpoint.endpoint_scores import NO_IDS, NO_LOGPROBS
-from guardwrap.backends.endpoint.message_deltas import DeltaReader, delta_line, reasoning_in
-from guardwrap.backends.endpoint.request_faults import Broken, retried
+from guardwrap.backends.endpoint.request_faults import Broken, patience, retried
 from guardwrap.backends.endpoint.server import Endpoint, Line
-from guardwrap.backends.endpoint.transfer_limits import patience
+from guardwrap.documents.limits import is_text
 from guardwrap.errors import EndpointError
 
 if TYPE_CHECKING:
     from openai import AsyncStream
+
+
+NO_IDS = (
+    "{} does not return token ids (return_token_ids), so its texts cannot be weighed; pass sampler='rejection', or use "
+    "vLLM"
+)
+NO_LOGPROBS = (
+    "{} does not return log-probabilities ({}), so its texts cannot be weighed; pass sampler='rejection', or use vLLM"
+)
+
+_PIECES, _CHARACTERS = 16, 1000
+"""Maximum number of pieces and characters of a text per token. Servers send one piece per token; proxies may split
+them. Most tokens have at most a dozen characters, very few over a hundred."""
+
+_FEW = 256
+"""Tokens beyond ``max_tokens`` that are tolerated, because a short text may be split into many pieces."""
+
+_GREATEST_ID = 2**31
+
+
+class AnswerLimit:
+    """The maximum size of one text, so that a server that never ends a text is detected."""
+
+    def __init__(self, where: str, max_tokens: int) -> None:
+        self._where, self._max_tokens = where, max_tokens
+        self._pieces = self._characters = self._ids = 0
+
+    @property
+    def tokens(self) -> int:
+        """The largest token count for a text that is accepted from the server."""
+        return self._max_tokens + _FEW
+
+    def take(self, text: str, ids: Sequence[int]) -> None:
+        """Count a piece of the text."""
+        self._pieces += 1
+        self._characters += len(text)
+        self._ids += len(ids)
+        most = self.tokens
+        if self._pieces > _PIECES * most or self._characters > _CHARACTERS * most or self._ids > self._max_tokens:
+            raise EndpointError(
+                f"{self._where} ignores max_tokens={self._max_tokens}: a text is far longer; use one that respects it"
+            )
+
+
+def text_piece(value: Any) -> str:
+    """Return a piece of text: empty for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not is_text(value):
+        raise ValueError("not a string of valid Unicode")
+    return value
+
+
+def count_of(value: Any, most: int) -> int | None:
+    """Return a token count, or None if it is not an integer from 0 to ``most``."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and 0 <= value <= most else None
+
+
+def ids_of(value: Any) -> list[int] | None:
+    """Return token ids, or None if the value is not a list of valid ids."""
+    if not isinstance(value, list | tuple):
+        return None
+    good = all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < _GREATEST_ID for each in value)
+    return list(value) if good else None
+
+
+def log_probabilities_of(values: Any) -> list[float] | None:
+    """Return log-probabilities in nats, or None if the value is not a list of finite numbers."""
+    if not isinstance(values, list | tuple):
+        return None
+    try:
+        numbers = [float(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
+    except OverflowError:  # an integer too large for a float
+        return None
+    return numbers if len(numbers) == len(values) and all(map(math.isfinite, numbers)) else None
+
+
+_ORDER = "{} mixes the pieces of its tool calls, so they cannot be judged while they arrive; leave tools= out"
+
+_NO_NAME = "{} sends a tool call without its name, or in pieces that change it; check the server's tool-call parser"
+
+
+class Delta(NamedTuple):
+    """A piece of a message."""
+
+    part: str  # the part of the message that it belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``
+    text: str  # its text; of a call, JSON of the arguments
+    call: int = 0  # the number of the call, from 0
+    name: str = ""  # the tool that the call names
+
+
+class DeltaReader:
+    """Reads the field ``delta`` of a stream's chunks, in order."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._call, self._name = -1, ""
+
+    def read(self, delta: Any) -> list[Delta]:
+        """Return the pieces of one chunk."""
+        pieces = [Delta("reasoning", reasoning_in(delta)), Delta("answer", text_piece(delta.content))]
+        calls = getattr(delta, "tool_calls", None) or []
+        return [*(piece for piece in pieces if piece.text), *(self._of_call(call) for call in calls)]
+
+    def _of_call(self, call: Any) -> Delta:
+        number, name = call.index, text_piece(call.function.name)
+        if isinstance(number, bool) or number not in (max(self._call, 0), self._call + 1):
+            raise EndpointError(_ORDER.format(self._where))
+        if number > self._call:
+            self._call, self._name = number, name
+        if not self._name or (name and name != self._name):
+            raise EndpointError(_NO_NAME.format(self._where))
+        return Delta("tool_calls", text_piece(call.function.arguments), number, self._name)
+
+
+def reasoning_in(delta: Any) -> str:
+    """Return the reasoning in a chunk. vLLM and others have renamed the field, and some servers send both."""
+    return text_piece(getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None))
+
+
+def delta_line(delta: Delta) -> str:
+    """Return a piece as one line of JSON, so that a growing message is a growing text."""
+    return json.dumps(delta) + "\n"
+
+
+def deltas_in(text: str) -> list[Delta]:
+    """Return the pieces in lines that ``delta_line`` made."""
+    return [Delta(*json.loads(line)) for line in text.split("\n") if line]
+
 
 _STATUS = {"stop": "finished", "tool_calls": "finished", "length": "cut"}
 

@@ -21,7 +21,6 @@ from guardwrap.scheduling.backend import (
     Launch,
     Lookahead,
     Streamed,
-    TokenMask,
 )
 from guardwrap.scheduling.randomness import seed_of
 
@@ -106,7 +105,7 @@ class EndpointBackend:
         """Close the streams of attempts that are no longer needed, and return these."""
         return self._removed(number for number, attempt in self._attempts.items() if unneeded(attempt.launch))
 
-    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Return None: not supported, because the server draws the tokens."""
 
     def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from guardwrap.backends.endpoint.server import Endpoint
+from guardwrap.constraints.base import All, Constraint
+from guardwrap.constraints.grammar.grammar import Grammar
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.kinds.text import Regex
+from guardwrap.constraints.views import in_json, message_part
 from guardwrap.errors import UsageError, is_number, nearest, require_whole
 
 _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": "stop_strings"}
+
 _EXTRA = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
+
 _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """The fields with which tokens are drawn from the model's own probabilities, the only ones that a server reports."""
 
@@ -93,14 +101,17 @@ def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> En
     """
     passed = {name: value for name, value in options.items() if value is not None}
     for name in passed:
-        if name not in _READ:
-            hint = f" (did you mean {_THEIRS[name]!r}?)" if name in _THEIRS else nearest(name, _READ)
-            raise UsageError(f"an endpoint has no option {name!r}{hint}; it has {', '.join(_READ)}")
+        if name not in _OPTIONS:
+            hint = f" (did you mean {_THEIRS[name]!r}?)" if name in _THEIRS else nearest(name, _OPTIONS)
+            raise UsageError(f"an endpoint has no option {name!r}{hint}; it has {', '.join(_OPTIONS)}")
         if name in _EXTRA and not endpoint.extra:
             raise UsageError(
                 f"{name} is not part of the OpenAI protocol, and the endpoint has extra=False; leave it out"
             )
-    read = {name: _READ[name](name, passed[name]) if name in passed else default for name, default in _DEFAULTS.items()}
+    read = {
+        name: validated(name, passed[name]) if name in passed else default
+        for name, (default, validated) in _OPTIONS.items()
+    }
     greedy = not read["do_sample"]
     if greedy and read["num_return_sequences"] > 1:
         raise UsageError("greedy search gives only one text per prompt; pass do_sample=True, or num_return_sequences=1")
@@ -205,30 +216,70 @@ def _variables(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    "chat_template_kwargs": _variables,
-    "do_sample": _flag,
-    "max_new_tokens": _whole(1),
-    "min_p": _number(0.0, 1.0),
-    "num_return_sequences": _whole(1),
-    "repetition_penalty": _number(0.0, math.inf, open_=True),
-    "stop_strings": _strings,
-    "temperature": _number(0.01, math.inf),  # vLLM silently raises smaller values to this
-    "tools": _tools,
-    "top_k": _whole(0),
-    "top_p": _number(0.0, 1.0, open_=True),
+_OPTIONS: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
+    "chat_template_kwargs": ({}, _variables),
+    "do_sample": (True, _flag),
+    "max_new_tokens": (256, _whole(1)),  # this and the temperature are the defaults of the text-generation pipeline
+    "min_p": (0.0, _number(0.0, 1.0)),
+    "num_return_sequences": (1, _whole(1)),
+    "repetition_penalty": (1.0, _number(0.0, math.inf, open_=True)),
+    "stop_strings": ([], _strings),
+    "temperature": (0.7, _number(0.01, math.inf)),  # vLLM silently raises smaller values to this
+    "tools": ([], _tools),
+    "top_k": (0, _whole(0)),
+    "top_p": (1.0, _number(0.0, 1.0, open_=True)),
 }
+"""The options of a call: their defaults, and the functions that validate them."""
 
-_DEFAULTS: dict[str, Any] = {
-    "chat_template_kwargs": {},
-    "do_sample": True,
-    "max_new_tokens": 256,  # this and the temperature are the defaults of the text-generation pipeline
-    "min_p": 0.0,
-    "num_return_sequences": 1,
-    "repetition_penalty": 1.0,
-    "stop_strings": [],
-    "temperature": 0.7,
-    "tools": [],
-    "top_k": 0,
-    "top_p": 1.0,
-}
+# Only syntax that has the same meaning in all regular expression engines: letters, escaped punctuation, classes of
+# these, groups, alternatives and greedy repetitions. Not `.`, `\d`, `\w` and `\s`, which some engines limit to ASCII,
+# or to a line.
+_LITERAL = r"[^\\.\[\](){}*+?|^$\n]|\\[.\\\[\](){}*+?|^$/-]"
+
+_ITEM = r"[^\\\[\]^\n&~|:-]|\\[.\\\[\](){}*+?|^$/-]"
+
+_CLASS = rf"\[\^?(?:(?:{_ITEM})(?:-(?:{_ITEM}))?)+\]"
+
+_REPEAT = r"(?:[*+?]|\{\d+(?:,\d*)?\})(?![*+?{])"
+
+_PLAIN = re.compile(rf"(?:(?:(?:{_LITERAL}|{_CLASS}|\))(?:{_REPEAT})?)|\((?:\?:)?(?![?*+{{])|\|)*")
+
+
+def masking(constraint: Constraint) -> tuple[Constraint, dict[str, Any]]:
+    """Return the first part of a constraint that ``structured_outputs`` can express, and the field's value for it."""
+    for part in _conjuncts(constraint):
+        field = _in_words(part)
+        if field is not None:
+            return part, field
+    raise UsageError(
+        "over an endpoint, Masked() requires a part of the constraint that vLLM's structured_outputs supports: a "
+        "JSONSchema of the whole text or answer, a Regex with match='fullmatch' of letters, classes, groups and "
+        "repetitions, or a Grammar without % lines, aliases and ?rules; use one, or leave Masked() out"
+    )
+
+
+def _conjuncts(constraint: Constraint) -> Iterator[Constraint]:
+    if isinstance(constraint, All):
+        for part in constraint.of:
+            yield from _conjuncts(part)
+    else:
+        yield constraint
+
+
+def _in_words(part: Constraint) -> dict[str, Any] | None:
+    on = getattr(part, "on", None)
+    if on is None or in_json(on) or (on != "completion" and message_part(on) != "answer"):  # only answers are masked
+        return None
+    if isinstance(part, JSONSchema) and part.where == "text" and isinstance(part.schema, dict) and part.schema:
+        compact = {"disable_any_whitespace": True} if part.whitespace == "compact" else {}
+        return {"json": part.schema, **compact}
+    if isinstance(part, Regex) and part.match == "fullmatch" and not part.flags and _PLAIN.fullmatch(part.pattern):
+        return {"regex": part.pattern}
+    if isinstance(part, Grammar) and part.start == "start" and _plain_lark(str(part.grammar)):
+        return {"grammar": part.grammar}
+    return None
+
+
+def _plain_lark(grammar: str) -> bool:
+    """Return whether a grammar contains only rules and terminals, which all servers interpret alike."""
+    return not re.search(r"^\s*[%?!]|->|\bfrom\b", grammar, re.MULTILINE)

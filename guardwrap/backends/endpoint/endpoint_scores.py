@@ -8,22 +8,14 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from guardwrap.backends.endpoint.answers import ids_of, log_probabilities_of
+from guardwrap.backends.endpoint.attempt_stream import NO_IDS, NO_LOGPROBS, ids_of, log_probabilities_of
 from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
-from guardwrap.backends.endpoint.request_faults import retried
+from guardwrap.backends.endpoint.request_faults import patience, retried
 from guardwrap.backends.endpoint.server import Endpoint, line_to
-from guardwrap.backends.endpoint.transfer_limits import patience
 from guardwrap.errors import EndpointError
 from guardwrap.outcomes import Draw
 from guardwrap.samplers.protocol import finite_weight
 
-NO_IDS = (
-    "{} does not return token ids (return_token_ids), so its texts cannot be weighed; pass sampler='rejection', or use "
-    "vLLM"
-)
-NO_LOGPROBS = (
-    "{} does not return log-probabilities ({}), so its texts cannot be weighed; pass sampler='rejection', or use vLLM"
-)
 MOST = 0.25
 """Largest difference in nats of a token's log-probability between drawing and weighing, as a root mean square. Half
 precision causes a few hundredths; a temperature of 0.7 instead of 1 causes more than this on most texts."""
@@ -51,18 +43,7 @@ class EndpointWeigher:
         self._texts, self._squares, self._shares = 0, 0.0, 0.0
 
     def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
-        """Return a log-weight for each attempt, in nats. This blocks until the server has answered.
-
-        Parameters
-        ----------
-        attempts
-            For each attempt its prompt, its draw, and log Z of a mask in nats, which is not used.
-
-        Raises
-        ------
-        EndpointError
-            If the server does not return log-probabilities, or returns others than those that it draws with.
-        """
+        """Return a log-weight for each attempt, in nats; see ``Weigh``. This blocks until the server has answered."""
         answer = asyncio.run_coroutine_threadsafe(self._weighed(attempts), self._line.loop)
         try:
             return answer.result()

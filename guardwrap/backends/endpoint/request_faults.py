@@ -1,19 +1,18 @@
-"""Faults of requests: whether and when to retry, and error messages without the key and without model output."""
+"""Faults of requests: limits on answers, whether and when to retry, errors without the key and without model output."""
 
 from __future__ import annotations
 
 import asyncio
 import email.utils
+import importlib
 import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guardwrap.backends.endpoint.answers import printable_line
-from guardwrap.backends.endpoint.transfer_limits import patience
 from guardwrap.environment.network import is_temporary
 from guardwrap.errors import EndpointError, nearest
 
@@ -21,13 +20,83 @@ if TYPE_CHECKING:
     from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
     from guardwrap.backends.endpoint.server import Endpoint, Line
 
+
+CONNECT = 10.0
+"""Maximum time in seconds to connect."""
+
+_ANSWER = 64 * 2**20
+"""Maximum size in bytes of an answer that is not streamed. Log-probabilities of a long prompt may take megabytes."""
+
+_EVENT = 16 * 2**20
+"""Maximum size in bytes of an event of a stream. The first one may contain the tokens of a long prompt."""
+
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""The possible ends of an event."""
+
+
+def http_client(openai: Any, where: str) -> Any:
+    """Create the HTTP client for a server, which limits the size of answers and does not follow redirects.
+
+    A redirect would send the prompt to a host that the user did not name. Compressed answers are rejected, and not
+    requested, because a few bytes may decompress to more than fits into memory.
+    """
+    # The HTTP library that the client is built on: httpx or its successor.
+    base = openai.DefaultAsyncHttpxClient.__mro__[1]
+    library: Any = importlib.import_module(base.__module__.partition(".")[0])
+
+    class Measured(library.AsyncByteStream):  # type: ignore[misc]  # the library is only known at run time
+        def __init__(self, stream: Any, events: bool) -> None:
+            self._stream, self._events = stream, events
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return _measured(self._stream, where, self._events)
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def measure(response: Any) -> None:
+        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+            raise EndpointError(f"{where} compresses its answers, which was not requested; turn that off")
+        events = response.is_success and "text/event-stream" in response.headers.get("content-type", "")
+        response.stream = Measured(response.stream, events)
+
+    return openai.DefaultAsyncHttpxClient(
+        follow_redirects=False, headers={"Accept-Encoding": "identity"}, event_hooks={"response": [measure]}
+    )
+
+
+async def _measured(stream: AsyncIterator[bytes], where: str, events: bool) -> AsyncIterator[bytes]:
+    """Yield the pieces of an answer, and raise EndpointError if it, or one event of a stream, is too large."""
+    size, last = 0, b""
+    async for piece in stream:
+        size += len(piece)
+        if events:
+            seen = last + piece
+            end = max(seen.rfind(mark) for mark in _ENDS)
+            size = len(seen) - end if end >= 0 else size
+            last = seen[-3:]
+        if size > (_EVENT if events else _ANSWER):
+            raise EndpointError(f"{where} sends an answer that is too large to be valid; check base_url")
+        yield piece
+
+
+def patience(endpoint: Endpoint, clock: Callable[[float], Any] = asyncio.timeout) -> Any:
+    """Return a context that raises TimeoutError if its body, a request without a stream, takes too long.
+
+    The client's own timeout applies to each pause, so a byte now and then would keep it waiting forever.
+    """
+    return clock(endpoint.timeout + CONNECT)
+
+
 logger = logging.getLogger("guardwrap")
 
 _T = TypeVar("_T")
 
 _FIRST, _LONGEST = 0.5, 30.0
+
 _PATIENCE = 600.0
 """Longest ``Retry-After``, in seconds, that is waited for."""
+
 _MODELS = 1000
 """Maximum number of the server's models to search for the nearest name."""
 
@@ -175,3 +244,10 @@ def _retry_after(headers: Any) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def printable_line(said: Any, most: int) -> str:
+    """Return a server's message as one printable line of at most ``most`` characters; empty if it is not a string."""
+    text = said if isinstance(said, str) else ""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[: 100 * most])
+    return " ".join(shown.split())[:most]

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from guardwrap.backends.endpoint.request_faults import CONNECT, http_client
 from guardwrap.environment.network import environment_key, plain_address
 from guardwrap.environment.opentelemetry_api import attached, trace_headers
 from guardwrap.errors import UsageError, strict_arguments
@@ -132,8 +133,6 @@ class Line:
 
     def __init__(self, endpoint: Endpoint) -> None:
         openai = _client_library()
-        from guardwrap.backends.endpoint.transfer_limits import CONNECT, http_client
-
         # Retries are done in ``request_faults`` instead: a retry must discard the text so far, and a stream that breaks
         # off is a fault too.
         key = endpoint.key() or _NO_KEY

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import torch
 
 from guardwrap.backends.dead_prefixes import Candidates, WithoutDeadPrefixes, without_dead_prefixes
-from guardwrap.backends.memory import halved
+from guardwrap.backends.forward_passes import halved
 from guardwrap.backends.prefix_cache import PrefixTree
 from guardwrap.backends.refill.row_states import Rows
 from guardwrap.backends.ruled_out import diagnosed
-from guardwrap.backends.token_sampling import begun, candidates_of, draw_tokens, walk_known
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
+from guardwrap.backends.token_sampling import candidates_of, draw_tokens, new_attempt, walk_known
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead
 
 
 class RefillBackend:
@@ -110,7 +110,7 @@ class RefillBackend:
 
     @torch.no_grad()
     def narrow(
-        self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]
+        self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]
     ) -> WithoutDeadPrefixes | None:
         """Return the distribution without attempts known to be rejected; see Backend.
 
@@ -151,7 +151,7 @@ class RefillBackend:
         return diagnosed(launch, lookahead, logits_after)
 
     def _begun(self, launch: Launch) -> AttemptState:
-        attempt = begun(launch)
+        attempt = new_attempt(launch)
         attempt.place = self._tree.root(launch)
         return attempt
 

@@ -12,23 +12,20 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import GenerationConfig
 
-from guardwrap.backends.attention_kernels import look_for_compiled
-from guardwrap.backends.float32 import HALF, in_float32
-from guardwrap.backends.length_thresholds import length_threshold, note_cache, one_pass_length
-from guardwrap.backends.refill.row_states import (
-    Plain,
-    Rows,
-    Wave,
+from guardwrap.backends.forward_passes import (
     fresh_cache,
     in_one_pass,
+    length_threshold,
+    look_for_compiled,
+    note_cache,
+    one_pass_length,
     run_model,
     scores_of_text,
     taken_by,
 )
-from guardwrap.backends.refill.separate_rows import Separate, SeparatePlain
+from guardwrap.backends.model_weights import HALF, in_float32, is_quantised
+from guardwrap.backends.refill.row_states import Plain, Rows, Separate, SeparatePlain, Wave, rows_of
 from guardwrap.backends.refill.slots import Slots
-from guardwrap.backends.refill.threshold_rows import rows_of
-from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.environment.transformers_internals import CACHE_NAMES, without_stop_strings
 from guardwrap.errors import ModelError

@@ -1,24 +1,22 @@
 """Rows of a batch, which keep the attention states of attempts of any prompts between tokens.
 
-There are three classes with one interface: ``slots.Slots`` accepts new rows at any time, ``Wave`` only when it is
-empty, and ``Plain`` keeps no states and computes every token from the whole text. They should all give the same logits;
-``mode_selection.select_rows`` tests which do for a given model, and selects the fastest of these.
+There are several classes with one interface. ``slots.Slots`` accepts new rows at any time, ``Wave`` only when it is
+empty, and ``Plain`` keeps no states. They should all give the same logits. ``mode_selection.select_rows`` tests which
+do for a given model, and selects the fastest of these. ``Separate`` computes one row at a time.
 """
 
 from __future__ import annotations
 
-import inspect
+import copy
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import DynamicCache
 
-from guardwrap.backends.attention_kernels import for_any_shape
-from guardwrap.backends.length_thresholds import length_threshold, one_pass_length, restore_rotary
-from guardwrap.environment.model_loading import computing
-from guardwrap.environment.transformers_internals import CACHE_NAMES, uncompiled
+from guardwrap.backends.forward_passes import fresh_cache, length_threshold, run_model, run_next, run_text
+from guardwrap.backends.refill.slots import Prefix, Recent, computed_prompt
 from guardwrap.scheduling.backend import Ids
 
 
@@ -53,136 +51,6 @@ class Rows(Protocol):
         ``remember`` has the rows whose states to keep for other rows to start from, with all their ids, including the
         new token.
         """
-
-
-def taken_by(model: Any) -> frozenset[str]:
-    """Return the names of the arguments of a model's ``forward``; of one that wraps another, of the model below it."""
-    return _parameters(type(_base(model)))  # type: ignore[arg-type]
-
-
-def _base(model: Any) -> Any:
-    """Return the model below an adapter or ``torch.compile``."""
-    model = uncompiled(model)
-    return uncompiled(model.get_base_model()) if hasattr(model, "get_base_model") else model
-
-
-@cache
-def _parameters(kind: type) -> frozenset[str]:
-    """Return the names of the arguments of ``forward``, and those that it may pass on to the class that it extends."""
-    names: set[str] = set()
-    for parent in kind.__mro__:
-        if "forward" in vars(parent):
-            parameters = inspect.signature(vars(parent)["forward"]).parameters
-            names |= parameters.keys()
-            if not {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= {
-                parameter.kind for parameter in parameters.values()
-            }:
-                break
-    return frozenset(names)
-
-
-def run_model(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None
-) -> torch.Tensor:
-    """Run the model; return logits of the last position, ``[rows, vocabulary]``, float32."""
-    return _run(model, ids, mask, positions, past, 1)[:, -1]
-
-
-def in_one_pass(model: Any, ids: torch.Tensor, last: int | None = None) -> torch.Tensor:
-    """Run the model on texts of one length without a cache.
-
-    Returns
-    -------
-    torch.Tensor
-        Logits of all positions, or of the ``last`` ones; ``[rows, tokens, vocabulary]``, float32.
-    """
-    mask = torch.ones_like(ids)
-    return _run(model, ids, mask, mask.cumsum(-1) - 1, None, last or ids.shape[1])
-
-
-def run_next(model: Any, ids: torch.Tensor, past: Any) -> tuple[torch.Tensor, Any]:
-    """Run the model as ``generate`` does for one text, ``[1, length]``, of which all but the last token are cached.
-
-    Returns
-    -------
-    logits : torch.Tensor
-        Logits of the next token, ``[1, vocabulary]``, float32.
-    past : Cache
-        The cache with all tokens: the same one, unless the model has computed the text again.
-    """
-    end = ids.shape[1]
-    mask = torch.ones_like(ids)
-    positions = torch.arange(end, device=ids.device)[None]
-    threshold = length_threshold(model)
-    if threshold is None or end <= threshold:
-        return run_model(model, ids[:, -1:], mask, positions[:, -1:], past), past
-    accepted = taken_by(model)
-    cache_name = next((name for name in CACHE_NAMES if name in accepted), None)
-    if cache_name is None:
-        return run_model(model, ids, mask, positions, None), past
-    extra = {"position_ids": positions, "logits_to_keep": 1}
-    inputs = _base(model).prepare_inputs_for_generation(
-        ids,
-        next_sequence_length=1,
-        attention_mask=mask,
-        use_cache=True,
-        **{cache_name: past},
-        **{name: value for name, value in extra.items() if name in accepted},
-    )
-    restore_rotary(model)
-    with computing(), for_any_shape(model):
-        output = model(**inputs, return_dict=True)
-    return output.logits[:, -1].float(), output[cache_name]
-
-
-def scores_of_text(model: Any, ids: Ids, prompt: int) -> torch.Tensor:
-    """Compute a text as ``generate`` does, given its prompt's length; return logits after the prompt and each token.
-
-    What any passes compute alike is computed in one. ``[len(ids) - prompt + 1, vocabulary]``.
-    """
-    text = torch.tensor([ids], device=model.device)
-    threshold = one_pass_length(model)
-    begin = len(ids) if threshold is None else min(len(ids), max(prompt, threshold))
-    past = None if begin == len(ids) else fresh_cache(model)
-    logits, _ = run_text(model, text, begin, past, begin - prompt + 1)
-    return logits
-
-
-def run_text(model: Any, text: torch.Tensor, begin: int, past: Any, kept: int = 1) -> tuple[torch.Tensor, Any]:
-    """Compute the first ``begin`` tokens of a text, ``[1, length]``, in one pass, and the others as they are drawn.
-
-    Returns
-    -------
-    logits : torch.Tensor
-        Logits after the last ``kept`` of the first tokens and after each other token, ``[tokens, vocabulary]``.
-    past : Cache or None
-        The cache with all tokens.
-    """
-    mask = torch.ones_like(text[:, :begin])
-    steps = [_run(model, text[:, :begin], mask, mask.cumsum(-1) - 1, past, kept)[0]]
-    for end in range(begin + 1, text.shape[1] + 1):
-        logits, past = run_next(model, text[:, :end], past)
-        steps.append(logits)
-    return torch.cat(steps), past
-
-
-def _run(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None, kept: int
-) -> torch.Tensor:
-    accepted = taken_by(model)
-    extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
-    extra |= dict.fromkeys(CACHE_NAMES, past)
-    inputs = {name: value for name, value in extra.items() if name in accepted and value is not None}
-    restore_rotary(model)
-    with computing(), for_any_shape(model):
-        output = model(input_ids=ids, use_cache=past is not None, return_dict=True, **inputs)
-    logits: torch.Tensor = output.logits[:, -kept:].float()
-    return logits
-
-
-def fresh_cache(model: Any) -> DynamicCache:
-    """Return an empty cache of the library's class for a model."""
-    return DynamicCache(config=model.config.get_text_config(decoder=True))
 
 
 class Plain:
@@ -278,3 +146,175 @@ class Wave:
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         positions = self._mask.sum(-1, keepdim=True) - 1
         return run_model(self._model, tokens[:, None], self._mask, positions, self._past)
+
+
+class Separate:
+    """Rows with a cache of the library each, computed one at a time. Each distinct prompt is computed once and copied.
+
+    In half precision, rounding depends on the shape of the batch: on the number of rows, and on the columns that are
+    masked because rows differ in length. Here each call of the model has one row of its own length, so a seed gives the
+    same texts whatever the company.
+    """
+
+    name = "separate"
+    refills = True
+    shares = False
+
+    def __init__(self, model: Any, prompts: int = 64) -> None:
+        self._model = model
+        self._prompts = Recent(prompts)
+        self._texts: list[torch.Tensor] = []  # ``[1, length]`` each
+        self._pasts: list[Any] = []
+
+    def join(self, prefix: Ids, prompt: int) -> int:
+        """See ``Rows.join``. The row may also start with a text that another class of rows has computed so far."""
+        begin = max(prompt, min(len(prefix), length_threshold(self._model) or prompt))
+        text = torch.tensor([prefix], device=self._model.device)
+        _, past = run_text(self._model, text, begin, fresh_cache(self._model))
+        self._texts.append(text)
+        self._pasts.append(past)
+        return len(prefix) - prompt
+
+    def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
+        """See ``Rows.add``."""
+        known = [self._prompt(ids) for ids in prompts]
+        self._pasts += [self._past(copy.deepcopy(prefix.layers)) for prefix in known]
+        self._texts += [torch.tensor([ids], device=self._model.device) for ids in prompts]
+        return torch.cat([prefix.logits for prefix in known if prefix.logits is not None])
+
+    def keep(self, rows: Sequence[int]) -> list[int]:
+        """See ``Rows.keep``."""
+        self._pasts = [self._pasts[row] for row in rows]
+        self._texts = [self._texts[row] for row in rows]
+        return list(rows)
+
+    def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
+        """See ``Rows.forward``."""
+        self._texts = [
+            torch.cat([text, token], dim=1) for text, token in zip(self._texts, tokens[:, None, None], strict=True)
+        ]
+        logits = []
+        for row, text in enumerate(self._texts):
+            computed, self._pasts[row] = run_next(self._model, text, self._pasts[row])
+            logits.append(computed)
+        return torch.cat(logits)
+
+    def _prompt(self, ids: Ids) -> Prefix:
+        prefix = self._prompts.take(ids)
+        if prefix is None:
+            prefix = computed_prompt(self._model, ids)
+            self._prompts.put(ids, prefix)
+        return prefix
+
+    def _past(self, layers: Sequence[Any]) -> DynamicCache:
+        past = fresh_cache(self._model)
+        past.layers = list(layers)
+        return past
+
+
+class SeparatePlain(Plain):
+    """Rows without a cache, one at a time, for models whose cache does not give their own logits."""
+
+    name = "separate, without a cache"
+
+    def _logits(self, texts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([super(SeparatePlain, self)._logits([text]) for text in texts])
+
+
+def rows_of(kind: type[Rows], model: Any) -> Rows:
+    """Create an empty batch of a class of rows, for texts of any length."""
+    threshold = length_threshold(model)
+    return kind(model) if threshold is None or kind is Separate else ThresholdRows(model, kind, threshold)
+
+
+@dataclass(eq=False)
+class _Row:
+    """A row: its tokens, the length of its prompt, and its number among the rows that are computed as it is."""
+
+    ids: list[int]
+    prompt: int
+    number: int
+    alone: bool
+
+
+class ThresholdRows:
+    """Rows that are computed together until one is longer than the threshold, which is from then on computed alone."""
+
+    def __init__(self, model: Any, kind: type[Rows], threshold: int) -> None:
+        self._parts: dict[bool, Rows] = {False: kind(model), True: Separate(model)}  # by whether rows are alone
+        self._threshold = threshold
+        self._rows: list[_Row] = []
+        self.name = self._together.name
+        self.refills = self._together.refills
+
+    @property
+    def _together(self) -> Rows:
+        return self._parts[False]
+
+    @property
+    def shares(self) -> bool:
+        """See ``Rows.shares``."""
+        return self._together.shares
+
+    def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
+        """See ``Rows.add``."""
+        new = [self._row(ids, len(ids)) for ids in prompts]
+        return self._merged(new, lambda part, rows: part.add([tuple(row.ids) for row in rows]))
+
+    def join(self, prefix: Ids, prompt: int) -> int:
+        """See ``Rows.join``."""
+        return self._parts[self._row(prefix, prompt).alone].join(prefix, prompt)
+
+    def keep(self, rows: Sequence[int]) -> list[int]:
+        """See ``Rows.keep``."""
+        self._rows = [self._rows[row] for row in rows]
+        self._keep(False)
+        self._keep(True)
+        return list(rows)
+
+    def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
+        """See ``Rows.forward``."""
+        self._part_from_long_rows()
+        for row, token in zip(self._rows, tokens.tolist(), strict=True):
+            row.ids.append(token)
+        token_of = {id(row): tokens[place] for place, row in enumerate(self._rows)}
+        kept = {self._rows[place].number: ids for place, ids in (remember or {}).items() if not self._rows[place].alone}
+
+        def run(part: Rows, rows: Sequence[_Row]) -> torch.Tensor:
+            together = part is self._together
+            return part.forward(torch.stack([token_of[id(row)] for row in rows]), kept if together else None)
+
+        return self._merged(self._rows, run)
+
+    def _row(self, ids: Ids, prompt: int) -> _Row:
+        """Append a row."""
+        alone = len(ids) > self._threshold
+        row = _Row(list(ids), prompt, sum(other.alone == alone for other in self._rows), alone)
+        self._rows.append(row)
+        return row
+
+    def _part_from_long_rows(self) -> None:
+        """Have rows computed alone to whose texts the next token adds one too many."""
+        long = [row for row in self._rows if not row.alone and len(row.ids) >= self._threshold]
+        if not long:
+            return
+        count = sum(row.alone for row in self._rows)
+        for number, row in enumerate(long, count):
+            row.alone, row.number = True, number
+            self._parts[True].join(tuple(row.ids), row.prompt)
+        self._keep(False)
+
+    def _keep(self, alone: bool) -> None:
+        """Keep the listed rows of a part, and number them as it does."""
+        rows = {row.number: row for row in self._rows if row.alone == alone}
+        for number, before in enumerate(self._parts[alone].keep(sorted(rows))):
+            rows[before].number = number
+
+    def _merged(self, rows: Sequence[_Row], run: Any) -> torch.Tensor:
+        """Run each part on its rows, in its order; return the logits in the order of ``rows``."""
+        logits: dict[int, torch.Tensor] = {}
+        for alone, part in self._parts.items():
+            of_part = sorted((row for row in rows if row.alone == alone), key=lambda row: row.number)
+            if of_part:
+                logits |= {id(row): each for row, each in zip(of_part, run(part, of_part), strict=True)}
+        return torch.stack([logits[id(row)] for row in rows])

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from guardwrap import GuardedGenerator, Prompt, Regex
-from guardwrap.backends.endpoint.answers import count_of, ids_of, log_probabilities_of, printable_line
+from guardwrap.backends.endpoint.attempt_stream import count_of, ids_of, log_probabilities_of
+from guardwrap.backends.endpoint.request_faults import printable_line
 from guardwrap.errors import EndpointError
 from guardwrap.testing import table_world
 from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world, raw_text

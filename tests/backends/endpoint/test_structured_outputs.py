@@ -8,7 +8,7 @@ import pytest
 import regex
 
 from guardwrap import Grammar, GuardedGenerator, JSONSchema, Keyword, Masked, Prompt, Regex
-from guardwrap.backends.endpoint.structured_outputs import masking
+from guardwrap.backends.endpoint.endpoint_law import masking
 from guardwrap.errors import EndpointError, UsageError
 from tests.backends.endpoint.fixtures_server import Server, endpoint
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from guardwrap import GuardedGenerator, Prompt, Regex
-from guardwrap.backends.endpoint import transfer_limits
+from guardwrap.backends.endpoint import request_faults
 from guardwrap.errors import EndpointError
 from guardwrap.testing import table_world
 from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world, raw_text
@@ -60,7 +60,7 @@ def test_what_is_no_text_is_not_waited_for(server, drop):
 
 
 def test_a_reply_that_drips_is_not_waited_for(server, monkeypatch):
-    monkeypatch.setattr(transfer_limits, "CONNECT", 0.1)
+    monkeypatch.setattr(request_faults, "CONNECT", 0.1)
     server.raw = lambda _: itertools.chain([b"HTTP/1.1 200 OK\r\n"], itertools.repeat(b"X-Here: 1\r\n"))
     server.slow = 0.02
     with pytest.raises(EndpointError, match="sent nothing for"):
@@ -76,7 +76,7 @@ def test_a_whole_text_is_kept_though_the_stream_goes_on(server):
 
 @pytest.mark.parametrize("piece", [b"x" * 2**16, b"data: x\n" * 2**13])
 def test_an_event_without_end_is_found_out(server, monkeypatch, piece):
-    monkeypatch.setattr(transfer_limits, "_EVENT", 2**20)
+    monkeypatch.setattr(request_faults, "_EVENT", 2**20)
     server.raw = lambda _: itertools.chain([HEAD], itertools.repeat(piece))
     with pytest.raises(EndpointError, match="sends an answer that is too large"):
         drawn(endpoint(server, max_retries=0))
@@ -84,14 +84,14 @@ def test_an_event_without_end_is_found_out(server, monkeypatch, piece):
 
 
 def test_many_small_events_are_none_the_worse(server, monkeypatch):
-    monkeypatch.setattr(transfer_limits, "_EVENT", 2**10)
+    monkeypatch.setattr(request_faults, "_EVENT", 2**10)
     server.raw = lambda _: raw_text(*[{"text": "a"}] * 100, END)
     assert drawn(endpoint(server)).texts == ("a" * 100,)
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"400 X", b"503 X"])
 def test_a_reply_without_end_is_found_out(server, monkeypatch, status):
-    monkeypatch.setattr(transfer_limits, "_ANSWER", 2**20)
+    monkeypatch.setattr(request_faults, "_ANSWER", 2**20)
     head = b"HTTP/1.1 " + status + b"\r\nContent-Type: application/json\r\n\r\n"
     server.raw = lambda _: itertools.chain([head], itertools.repeat(b"[" * 2**16))
     with pytest.raises(EndpointError, match=r"sends an answer that is too large|does not stream"):
@@ -100,7 +100,7 @@ def test_a_reply_without_end_is_found_out(server, monkeypatch, status):
 
 
 def test_weights_are_not_waited_for_either(server, monkeypatch):
-    monkeypatch.setattr(transfer_limits, "CONNECT", 0.1)
+    monkeypatch.setattr(request_faults, "CONNECT", 0.1)
     server.worlds = {"table": WORLD}
     server.slow = 0.02
     head = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{"choices": ['

@@ -1,7 +1,7 @@
 """Rows of a batch: every class of rows reproduces the model's logits, on many architectures.
 
-Covers ``backends/memory.py``, ``backends/refill/decode.py``, ``backends/refill/mode_selection.py``,
-``backends/refill/prompt_tree.py``, ``backends/refill/slot_layers.py`` and ``backends/refill/slots.py`` too.
+Covers ``backends/forward_passes.py``, ``backends/refill/decode.py``, ``backends/refill/mode_selection.py`` and
+``backends/refill/slots.py`` too.
 """
 
 import copy
@@ -17,14 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from guardwrap import GuardedGenerator, Keyword, Length, Prompt
+from guardwrap.backends import forward_passes
 from guardwrap.backends.refill import mode_selection, slots
-from guardwrap.backends.refill import row_states as rows
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
-from guardwrap.backends.refill.prompt_tree import Pages, Prefix
 from guardwrap.backends.refill.row_states import Plain, Wave
-from guardwrap.backends.refill.slot_layers import SlotLayer
-from guardwrap.backends.refill.slots import Slots
+from guardwrap.backends.refill.slots import Pages, Prefix, SlotLayer, Slots
 from guardwrap.errors import ModelError
 from guardwrap.pipelines.task_calls import call_of
 from guardwrap.scheduling.backend import AttemptState, Launch
@@ -161,7 +159,7 @@ def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monke
 
 def moved(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """Run the model with another mask or other positions than it should get."""
-    run: Any = rows.run_model
+    run: Any = forward_passes.run_model
 
     def changed(model: Any, ids: Any, mask: torch.Tensor, positions: torch.Tensor, past: Any) -> torch.Tensor:
         return run(model, ids, *change(mask, positions), past)
@@ -277,7 +275,7 @@ def test_the_plain_mode_says_why() -> None:
 
 
 def test_a_release_that_renames_the_cache(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    for module in (rows, mode_selection):
+    for module in (forward_passes, mode_selection):
         monkeypatch.setattr(module, "CACHE_NAMES", ("earlier", "earliest"))
     assert select_rows(tiny("llama", {})) is Plain
     assert "its forward does not accept a supported cache (earlier, earliest)" in caplog.text

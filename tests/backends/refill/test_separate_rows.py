@@ -11,7 +11,7 @@ import torch
 
 from guardwrap import Budget, Endpoint, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.backends.refill.mode_selection import select_rows
-from guardwrap.backends.refill.separate_rows import Separate, SeparatePlain
+from guardwrap.backends.refill.row_states import Separate, SeparatePlain
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.errors import UsageError
 from guardwrap.testing import character_tokenizer
