@@ -51,7 +51,7 @@ types: .venv/ready
 # Ray is large, and few need it: it has an environment of its own, which takes the other packages from .venv.
 test-ray: export OMP_NUM_THREADS = 1
 test-ray: .venv-ray/ready
-	.venv-ray/bin/python -m pytest tests/ray
+	.venv-ray/bin/python -m pytest tests/integrations/ray
 
 .venv-ray/ready: .venv/ready
 	$(BIN)/python -m venv .venv-ray
@@ -125,7 +125,7 @@ SITE = $(VLLM)/lib/python3*/site-packages
 .PHONY: test-vllm
 test-vllm: export OMP_NUM_THREADS = 1
 test-vllm: .venv/ready $(VLLM)/ready
-	GUARDWRAP_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest -m vllm tests/backends/endpoint/test_vllm.py
+	GUARDWRAP_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest -m vllm tests/engine/endpoint/test_vllm.py
 
 $(VLLM)/ready:
 	$(PYTHON) -m venv $(VLLM)

@@ -31,9 +31,9 @@ from peft import LoraConfig
 
 from guardwrap import GuardedGenerator
 from guardwrap.adapters import attach, save_adapter
-from guardwrap.backends.sequence_scores import log_probabilities
-from guardwrap.pipelines.loading import pipeline_of
-from guardwrap.pipelines.task_calls import call_of
+from guardwrap.engine.sequence_scores import log_probabilities
+from guardwrap.models.loading import pipeline_of
+from guardwrap.models.task_calls import call_of
 
 TARGET = 1.05
 """Time of the merged adapter over that of the model, per row-step, at most."""

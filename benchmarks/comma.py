@@ -5,7 +5,7 @@
 prints one line of JSON: versions, the decoding mode, and CPU seconds per text of guardwrap and of a
 loop over ``generate`` that draws four texts at a time until enough of them have no comma. Both run in turn, in one
 process, on the embedded model. ``--modes`` compares every mode with the fastest one instead, for the figures in
-``guardwrap.backends.refill.mode_selection.SLOWER``.
+``guardwrap.engine.refill.mode_selection.SLOWER``.
 """
 
 import argparse
@@ -21,8 +21,8 @@ import torch
 import transformers
 
 from guardwrap import Budget, GuardedGenerator, Regex, load_local
-from guardwrap.backends.refill.row_states import Plain, Wave
-from guardwrap.backends.refill.slots import Slots
+from guardwrap.engine.refill.row_states import Plain, Wave
+from guardwrap.engine.refill.slots import Slots
 
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
 SETTINGS: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 48}
@@ -55,7 +55,7 @@ class Bench:
         self.modes.add(outcome.report.mode)
 
     def ours_in(self, kind: Any, seed: int) -> None:
-        with mock.patch("guardwrap.session.source.select_rows", return_value=kind):
+        with mock.patch("guardwrap.calls.source.select_rows", return_value=kind):
             self.ours(seed)
 
     def loop(self, seed: int) -> None:

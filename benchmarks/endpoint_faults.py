@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import guardwrap.session.source
+from tests.engine.endpoint.fixtures_server import Server, endpoint, of_world
+from tests.engine.endpoint.test_endpoint_backend import LAW, RULE, WORLD, Drops, counting, gold
+
+import guardwrap.calls.source
 from guardwrap import Budget, GuardedGenerator
-from guardwrap.backends.endpoint import request_faults
+from guardwrap.engine.endpoint import request_faults
 from guardwrap.testing import goodness_of_fit
-from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world
-from tests.backends.endpoint.test_endpoint_backend import LAW, RULE, WORLD, Drops, counting, gold
 
 SEED = 5
 
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             server.breaks, server.honours_seeds = 0.4, False
 
         row("control: seeds that do not repeat", count // 8, without_seeds)
-        with patch.object(guardwrap.session.source, "EndpointBackend", Drops):
+        with patch.object(guardwrap.calls.source, "EndpointBackend", Drops):
             row("control: breaks count as rejected", count // 8, lambda server: setattr(server, "breaks", 0.4))
 
 

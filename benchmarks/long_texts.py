@@ -43,8 +43,8 @@ from guardwrap import (
     load_local,
 )
 from guardwrap.constraints.prefix_reader import PrefixReader
-from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
-from guardwrap.scheduling.backend import TokenIds
+from guardwrap.engine.scheduling.backend import TokenIds
+from guardwrap.models.early_abort import PrefixWatch, StablePrefix
 
 ROOT = Path(__file__).parents[1]
 LAST = 25

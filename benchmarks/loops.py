@@ -18,9 +18,9 @@ from cases import PROMPTS, STORY, Busy, Case, PerAttempt
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from guardwrap import Budget, GuardedGenerator, load_local
-from guardwrap.backends.forward_passes import taken_by
-from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.environment.transformers_internals import CACHE_NAMES
+from guardwrap.engine.forward_passes import taken_by
+from guardwrap.engine.refill.decode import RefillBackend
+from guardwrap.support.transformers_internals import CACHE_NAMES
 
 
 @lru_cache(maxsize=1)  # one at a time; what is on disk is the pristine copy

@@ -23,12 +23,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".matrix"
 NAMES = ("oldest", "locked", "newest")
 TESTS = (
-    "backends",
-    "messages",
-    "pipelines",
-    "scheduling",
+    "engine",
+    "models",
+    "support",
     "test_exactness.py",
-    "environment",
     "test_seeds.py",
     "constraints/test_tool_calls.py",
     "cli/commands/test_doctor_command.py",

@@ -36,7 +36,7 @@ import transformers
 from scipy import stats
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
-from guardwrap.session.twisting import TwistedConstraint, Twists
+from guardwrap.calls.twisting import TwistedConstraint, Twists
 from guardwrap.twists.twist import Defaults, Twist
 
 TOKENS = 30
@@ -56,7 +56,7 @@ PAPER = 1000
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` learns with, as when its table was measured."""
-DEFAULTS = "guardwrap.session.twisting.defaults_for"
+DEFAULTS = "guardwrap.calls.twisting.defaults_for"
 LEARNED = re.compile(r"learned from ([\d,]+) attempts, ([\d,]+) computed tokens")
 
 

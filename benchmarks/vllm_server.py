@@ -24,7 +24,7 @@ import torch
 from peft import LoraConfig
 
 from guardwrap.adapters import attach, save_adapter
-from guardwrap.pipelines.embedded_model import load_local
+from guardwrap.models.embedded_model import load_local
 
 NAME, ADAPTER = "smollm2", "small"
 READY = 600.0

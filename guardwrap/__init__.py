@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guardwrap.backends.endpoint.server import Endpoint
     from guardwrap.budget import Budget
+    from guardwrap.calls.estimates import Forecast
+    from guardwrap.calls.missing_texts import Fallback, Repair
+    from guardwrap.calls.plan import Plan
     from guardwrap.constraints import (
         Arithmetic,
         Case,
@@ -49,15 +51,13 @@ if TYPE_CHECKING:
         catalogue,
         constraint,
     )
+    from guardwrap.engine.endpoint.server import Endpoint
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
     from guardwrap.generator import GuardedGenerator
+    from guardwrap.models.embedded_model import load_local
     from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
-    from guardwrap.pipelines.embedded_model import load_local
-    from guardwrap.planning.estimates import Forecast
-    from guardwrap.planning.plan import Plan
     from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
     from guardwrap.samplers import auto, imh, qrs
-    from guardwrap.session.missing_texts import Fallback, Repair
 
 __version__ = "0.2.0"
 
@@ -107,13 +107,13 @@ _WHERE = {
     "Verdict": "constraints",
     "catalogue": "constraints",
     "constraint": "constraints",
-    "Endpoint": "backends.endpoint.server",
-    "Fallback": "session.missing_texts",
-    "Repair": "session.missing_texts",
+    "Endpoint": "engine.endpoint.server",
+    "Fallback": "calls.missing_texts",
+    "Repair": "calls.missing_texts",
     "GuardedGenerator": "generator",
-    "load_local": "pipelines.embedded_model",
-    "Forecast": "planning.estimates",
-    "Plan": "planning.plan",
+    "load_local": "models.embedded_model",
+    "Forecast": "calls.estimates",
+    "Plan": "calls.plan",
     "Adapter": "proposals",
     "Masked": "proposals",
     "Prompt": "proposals",

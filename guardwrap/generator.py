@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from transformers.pipelines import Pipeline
 
-from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
+from guardwrap.calls.choice import is_unchosen, with_choice, without_choice
+from guardwrap.calls.endpoint_session import EndpointSession
+from guardwrap.calls.job import Job
+from guardwrap.calls.local_session import LocalSession
+from guardwrap.calls.missing_texts import Missing, plain_draw
+from guardwrap.calls.pilot import studied
+from guardwrap.calls.pipeline_api import as_pipeline, streaming
+from guardwrap.calls.plan import Plan
+from guardwrap.calls.telemetry import CallSpan, call_span
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, explain_draw
-from guardwrap.environment.process import Teller
+from guardwrap.engine.endpoint.server import Endpoint
+from guardwrap.engine.scheduling.live_text import OnPiece, passing
+from guardwrap.engine.scheduling.request import Hooks, OnBusy, OnOutcome, OnRejected, OnText
 from guardwrap.errors import UsageError, nearest, require_whole, strict_arguments
+from guardwrap.models.prompt_forms import returned_rows
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.pipelines.prompt_forms import returned_rows
-from guardwrap.planning.choice import is_unchosen, with_choice, without_choice
-from guardwrap.planning.pilot import studied
-from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.scheduling.live_text import OnPiece, passing
-from guardwrap.scheduling.request import Hooks, OnBusy, OnOutcome, OnRejected, OnText
-from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.job import Job
-from guardwrap.session.local_session import LocalSession
-from guardwrap.session.missing_texts import Missing, plain_draw
-from guardwrap.session.pipeline_api import as_pipeline, streaming
-from guardwrap.session.telemetry import CallSpan, call_span
+from guardwrap.support.process import Teller
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded

@@ -33,8 +33,8 @@ from guardwrap.constraints import Constraint, Verdict, dump, parse
 from guardwrap.constraints.base import lacks_part
 from guardwrap.constraints.checking import run_check, run_verdict
 from guardwrap.constraints.verdicts import Monitor
+from guardwrap.engine.scheduling.backend import AttemptState, Backend, Launch
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.backend import AttemptState, Backend, Launch
 
 __all__ = [
     "TableModel",

@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from transformers.utils import logging as transformers_logging
 
-from guardwrap.pipelines.embedded_model import load_local
+from guardwrap.models.embedded_model import load_local
 from guardwrap.testing import World, llama_world
 from tests.fixtures_device import put_models_on
 
@@ -25,7 +25,7 @@ if accelerator := os.environ.get("GUARDWRAP_TEST_DEVICE"):
 settings.register_profile("guardwrap", deadline=None, derandomize=True)
 settings.load_profile("guardwrap")
 
-FIRST = ("test_examples", "test_paper", "training", "backends", "report", "test_exactness", "test_docs", "cli")
+FIRST = ("test_examples", "test_paper", "training", "engine", "outcomes", "test_exactness", "test_docs", "cli")
 """Files and folders that take longest."""
 
 

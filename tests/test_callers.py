@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Masked, Prompt, Regex, qrs
-from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.constraints import constraint
+from guardwrap.engine.refill.decode import RefillBackend
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.testing import World

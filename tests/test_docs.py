@@ -21,8 +21,8 @@ from guardwrap.adapters import attach, describe, save_adapter
 from guardwrap.cli.commands.demo_command import SCENES
 from guardwrap.cli.typer_app import app
 from guardwrap.constraints import ConstraintFile, load, parse
-from tests.backends.endpoint.fixtures_server import Server
 from tests.cli.fixtures_commands import run
+from tests.engine.endpoint.fixtures_server import Server
 from tests.fixtures_models import storyteller
 from tests.test_examples import LOCAL_PAGES, RUN_HERE, needs_ray
 
@@ -52,7 +52,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     model, tokenizer = storyteller()
     for place in ("pipelines.embedded_model", "pipelines.loading"):
         monkeypatch.setattr(f"guardwrap.{place}.load_local", lambda: (model, tokenizer))
-    monkeypatch.setattr("guardwrap.pipelines.embedded_model.local_digest", lambda: "sha256:tiny")
+    monkeypatch.setattr("guardwrap.models.embedded_model.local_digest", lambda: "sha256:tiny")
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return model, tokenizer
@@ -67,7 +67,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
         return ([call], "tool_calls", 5) if "weather" in prompt else ([" a cup of tea", "."], "stop", 5)
 
     with Server(text, model=None).running() as running:
-        monkeypatch.setattr("guardwrap.backends.endpoint.server.plain_address", lambda url, whose: running.url)
+        monkeypatch.setattr("guardwrap.engine.endpoint.server.plain_address", lambda url, whose: running.url)
         yield running
 
 

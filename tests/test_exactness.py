@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Verdict, constraint
-from guardwrap.backends import prefix_cache, token_sampling
-from guardwrap.backends.refill import decode
-from guardwrap.backends.refill.row_states import Plain, Rows, Wave
-from guardwrap.backends.refill.slots import Slots
+from guardwrap.calls import source
+from guardwrap.engine import prefix_cache, token_sampling
+from guardwrap.engine.refill import decode
+from guardwrap.engine.refill.row_states import Plain, Rows, Wave
+from guardwrap.engine.refill.slots import Slots
+from guardwrap.engine.scheduling import backend, request_state
 from guardwrap.outcomes import Outcome
-from guardwrap.scheduling import backend, request_state
-from guardwrap.session import source
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_clock import Clock, ticking
 
@@ -54,7 +54,7 @@ BUDGETS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BUDGETS)
 def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
-    """The same through a pipeline. tests/scheduling has every budget with every batch size, 1 included.
+    """The same through a pipeline. tests/engine/scheduling has every budget with every batch size, 1 included.
 
     There each case has 10 000 draws; here it has the number that the negative controls of these limits have.
     """

@@ -1,7 +1,4 @@
-"""The examples and the code blocks of the documents run.
-
-Covers ``__main__.py`` too.
-"""
+"""The examples and the code blocks of the documents run."""
 
 import io
 import json
@@ -61,7 +58,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def loaded(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What loads the embedded model is given the one of all tests."""
-    for place in ("guardwrap", "guardwrap.pipelines.embedded_model", "guardwrap.pipelines.loading"):
+    for place in ("guardwrap", "guardwrap.models.embedded_model", "guardwrap.models.loading"):
         monkeypatch.setattr(f"{place}.load_local", lambda: local)
 
 
@@ -197,14 +194,14 @@ def test_yaml_blocks_are_constraint_files() -> None:
 
 LOCAL_PAGES = ["README.md", "docs/batches.md", "docs/declare.md", "docs/own-constraint.md", "docs/wrap.md"]
 """Pages whose commands use the embedded model, or none. Others need another model, a server or Ray: test_docs.py,
-tests/serve and tests/ray run them."""
+tests/serve and tests/integrations/ray run them."""
 
 CPU_SECONDS = 60.0
 """The most processor seconds of a command. On two free cores none takes 20; a busy machine takes thrice as long."""
 
 
 def needs_ray(source: str) -> bool:
-    """Say whether a command or a block needs Ray: tests/ray runs it."""
+    """Say whether a command or a block needs Ray: tests/integrations/ray runs it."""
     return "--ray" in source or "import ray" in source
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from guardwrap.formatting import counted_of
+from guardwrap.support.formatting import counted_of
 
 
 @pytest.mark.parametrize(

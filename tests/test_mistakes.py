@@ -1,7 +1,4 @@
-"""Mistakes of the first hour: each raises a one-line message with the cause and the way out.
-
-Covers ``environment/network.py`` too.
-"""
+"""Mistakes of the first hour: each raises a one-line message with the cause and the way out."""
 
 import dataclasses
 import re
@@ -183,7 +180,7 @@ def test_without_a_network_the_answer_comes_at_once(monkeypatch: pytest.MonkeyPa
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("guardwrap.environment.network.getproxies", dict)
+    monkeypatch.setattr("guardwrap.support.network.getproxies", dict)
     monkeypatch.setattr(socket, "create_connection", refused)
     for name, hint in (("someone/some-model", ""), ("locl", r" \(did you mean 'local'\?\)")):
         with pytest.raises(GuardwrapError, match=f"'{name}'{hint}.*cannot be reached.*give the path of a folder"):
@@ -194,7 +191,7 @@ def test_without_a_network_the_answer_comes_at_once(monkeypatch: pytest.MonkeyPa
 def test_a_copy_in_the_cache_needs_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pipe = WORLD.pipeline()
     pipe.save_pretrained(tmp_path)
-    monkeypatch.setattr("guardwrap.environment.network.reachable", lambda: False)
+    monkeypatch.setattr("guardwrap.support.network.reachable", lambda: False)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda source, local_files_only: str(tmp_path))
     guarded = GuardedGenerator("someone/cached", Length(min=0), seed=1)
     assert guarded.run("a", max_new_tokens=2)[0].texts

@@ -1,7 +1,4 @@
-"""The paper's experiments on a tiny model: the whole script, resumed after kills; its verdicts and its own sampler.
-
-Covers ``task_settings.py`` too.
-"""
+"""The paper's experiments on a tiny model: the whole script, resumed after kills; its verdicts and its own sampler."""
 
 import json
 import math
@@ -24,12 +21,12 @@ from tokenizers.processors import TemplateProcessing
 from transformers.utils import logging
 
 from guardwrap import Keyword
+from guardwrap.calls.task_settings import read_task_settings
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.metrics.intervals import combine, mean_interval
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Curves
-from guardwrap.report.result_files import read_page
-from guardwrap.task_settings import read_task_settings
+from guardwrap.outcomes.blocks import Curves
+from guardwrap.outcomes.result_files import read_page
 from guardwrap.testing import World, character_tokenizer, llama_world
 from guardwrap.training.task import Sample
 from tests.training.fixtures_training import PRELOADED, trainer_of, undrawn

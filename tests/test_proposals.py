@@ -1,7 +1,4 @@
-"""Attempts drawn from a proposal: their weights, and the texts of QRS and IMH, end to end.
-
-Covers ``pipelines/proposal_draws.py`` too.
-"""
+"""Attempts drawn from a proposal: their weights, and the texts of QRS and IMH, end to end."""
 
 import dataclasses
 import math
@@ -15,12 +12,12 @@ import pytest
 import torch
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Masked, Prompt, Regex, imh, qrs
-from guardwrap.backends import sequence_scores
+from guardwrap.calls.estimates import Alternative, Forecast
+from guardwrap.calls.plan import Plan
 from guardwrap.constraints import ConstraintFile
+from guardwrap.engine import sequence_scores
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import ITSELF, Estimate, Origin, Remedy, Shape
-from guardwrap.planning.estimates import Alternative, Forecast
-from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import Law, by_text, imh_law, normal, qrs_law
@@ -188,7 +185,7 @@ def test_the_same_law_weighs_nothing(dtype: torch.dtype, most: float) -> None:
 def test_negative_control_half_precision_weights_without_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     world = llama_world(letters="abcdefgh ", max_new_tokens=24)
     world.model.to(torch.bfloat16)
-    monkeypatch.setattr("guardwrap.pipelines.proposal_draws.is_exact", lambda model: True)
+    monkeypatch.setattr("guardwrap.models.proposal_draws.is_exact", lambda model: True)
     guarded = GuardedGenerator(world.pipeline(), Length(min=1), proposal=Prompt("{prompt}"))
     (attempts,) = guarded.attempts(world.prompt, 64, seed=0, **world.settings)
     weights = np.array([attempt.log_weight for attempt in attempts if attempt.satisfied], float)

@@ -68,11 +68,6 @@ def test_the_error_tree_is_drawn_as_it_is() -> None:
         assert name in errors.__all__
 
 
-@pytest.mark.parametrize(("name", "lines"), [("README.md", 200), ("ARCHITECTURE.md", 185), ("CONTRIBUTING.md", 60)])
-def test_documents_are_short(name: str, lines: int) -> None:
-    assert len((ROOT / name).read_text().splitlines()) <= lines
-
-
 def test_content_folders_are_no_packages() -> None:
     assert not list((ROOT / "constraints").glob("**/*.py"))
 

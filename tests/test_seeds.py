@@ -91,7 +91,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 ) -> None:
     import random
 
-    from guardwrap.backends import token_sampling
+    from guardwrap.engine import token_sampling
 
     one = texts(world, 1)
     shared = random.Random(0)
@@ -109,8 +109,8 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 
 def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = False) -> tuple[float, list[Any]]:
     """Return the texts, and row-steps divided by the tokens of the needed attempts, first tokens excluded."""
-    from guardwrap.backends import prefix_cache
-    from guardwrap.backends.refill import decode
+    from guardwrap.engine import prefix_cache
+    from guardwrap.engine.refill import decode
 
     decoders = []
     init = decode.RefillBackend.__init__
@@ -138,7 +138,7 @@ def test_little_more_is_drawn_than_launch_order_needs(world: World, monkeypatch:
 
 
 def test_negative_control_launching_blindly_draws_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from guardwrap.backends.refill import decode
+    from guardwrap.engine.refill import decode
 
     monkeypatch.setattr(decode.RefillBackend, "lengths", lambda self: {})
     assert overhead(world, monkeypatch)[0] > 1.3
@@ -153,10 +153,10 @@ def test_attempts_with_the_same_tokens_are_computed_once(world: World, monkeypat
 
 def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
     """Two prompts with the same tokens share rows; when the first has its text, the second must not hang or change."""
-    from guardwrap.backends.refill.decode import RefillBackend
-    from guardwrap.backends.refill.slots import Slots
-    from guardwrap.pipelines.task_calls import call_of
-    from guardwrap.scheduling.backend import Launch
+    from guardwrap.engine.refill.decode import RefillBackend
+    from guardwrap.engine.refill.slots import Slots
+    from guardwrap.engine.scheduling.backend import Launch
+    from guardwrap.models.task_calls import call_of
 
     options = {
         "do_sample": True,

@@ -1,7 +1,4 @@
-"""What a plain ``pip install`` gets, from the wheel and from the sdist.
-
-Covers ``environment/files.py`` too.
-"""
+"""What a plain ``pip install`` gets, from the wheel and from the sdist."""
 
 import os
 import subprocess
@@ -75,7 +72,7 @@ def test_the_catalogue_is_found_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
         archive.extractall(site)
     code = (
         "from guardwrap import catalogue; from guardwrap.constraints.files.constraint_data import catalogue_names; "
-        "from guardwrap.environment.package_data import content; "
+        "from guardwrap.support.package_data import content; "
         "names = catalogue_names(); "
         "assert len(names) >= 8, names; [catalogue(name) for name in names]; print(content('constraints'))"
     )

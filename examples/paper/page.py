@@ -10,7 +10,7 @@ from typing import Any
 from experiment import ITSELF
 
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import (
+from guardwrap.outcomes.blocks import (
     Bar,
     Bars,
     Block,
@@ -32,10 +32,10 @@ from guardwrap.report.blocks import (
     Texts,
     in_words,
 )
-from guardwrap.report.claims import cost_against_distance
+from guardwrap.outcomes.claims import cost_against_distance
 
 Results = Mapping[str, Any]
-"""``results.json`` as ``guardwrap.report.result_files.loads`` reads it, with an ``Estimate`` for each figure."""
+"""``results.json`` as ``guardwrap.outcomes.result_files.loads`` reads it, with an ``Estimate`` for each figure."""
 
 _UNITS = ("acceptance_rate", "kl_gold_proposal", "kl_gold_guarded")
 _DIVERSITY = (*(f"self_bleu_{n}" for n in (2, 3, 4, 5)), "semantic_similarity")

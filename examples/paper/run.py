@@ -24,10 +24,10 @@ from page import page
 from steps import Run
 
 from guardwrap import Classifier, GuardwrapError
+from guardwrap.calls.task_settings import known_as, read_task_settings
 from guardwrap.cli.shared import fail, known, load_generator
 from guardwrap.errors import UsageError
-from guardwrap.report.result_files import loads, text_of, write_page
-from guardwrap.task_settings import known_as, read_task_settings
+from guardwrap.outcomes.result_files import loads, text_of, write_page
 
 
 def main(

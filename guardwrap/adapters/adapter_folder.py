@@ -18,10 +18,10 @@ from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, difference, readme
 from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
-from guardwrap.environment.files import CARD, CONFIG, PREFIX, adapters, write_whole
-from guardwrap.environment.network import reachable
 from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.proposals import HUB_ID
+from guardwrap.support.files import CARD, CONFIG, PREFIX, adapters, write_whole
+from guardwrap.support.network import reachable
 
 WEIGHTS = "adapter_model.safetensors"
 CURVE, README = "curve.jsonl", "README.md"

@@ -15,12 +15,12 @@ import transformers
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import guardwrap
-from guardwrap.backends.model_weights import is_quantised
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.documents.validation import read_as
-from guardwrap.documents.yaml_nodes import to_yaml
+from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import AdapterError, SpecError
 from guardwrap.outcomes import Estimate
+from guardwrap.support.validation import read_as
+from guardwrap.support.yaml_nodes import to_yaml
 
 SHOWN = 3
 """Most prompts that a card contains in full …"""

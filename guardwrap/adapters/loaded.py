@@ -12,16 +12,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from guardwrap.adapters.adapter_folder import Files, fetched, read_adapter
 from guardwrap.adapters.card import Card
 from guardwrap.adapters.lora import attach, merged, require_plain
-from guardwrap.backends.refill.mode_selection import as_tried
-from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.file_fields import demands, trained_for_another
-from guardwrap.documents.limits import irregular
-from guardwrap.environment.files import CONFIG
-from guardwrap.environment.model_loading import loading_model
-from guardwrap.environment.transformers_internals import writes_of
+from guardwrap.engine.refill.mode_selection import as_tried
+from guardwrap.engine.sequence_scores import is_exact
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import Adapter
+from guardwrap.support.files import CONFIG
+from guardwrap.support.limits import irregular
+from guardwrap.support.model_loading import loading_model
+from guardwrap.support.transformers_internals import writes_of
 
 
 class Loaded:

@@ -12,10 +12,10 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from guardwrap.backends.model_weights import is_quantised, shared_copy
 from guardwrap.constraints.regex_analysis import filtered_warnings
-from guardwrap.environment.transformers_internals import library_lock
+from guardwrap.engine.model_weights import is_quantised, shared_copy
 from guardwrap.errors import AdapterError, UsageError, first_line
+from guardwrap.support.transformers_internals import library_lock
 
 PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
 

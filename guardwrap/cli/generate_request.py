@@ -9,19 +9,19 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from guardwrap.budget import Budget
+from guardwrap.calls.prompts import Item, PromptSource, constraint_of, own_of, prompt_source_of
+from guardwrap.calls.records import DIGESTS, VERSIONS, rule_digests, run_digests, versions
 from guardwrap.cli.options import DrawOptions, GenerateOptions
 from guardwrap.cli.shared import known, load_generator, read_constraints
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spelt, read_repair, repair_spelt
 from guardwrap.constraints.files.template import require_filled
-from guardwrap.documents.validation import Invalid, read_option
-from guardwrap.environment.network import source_digest
 from guardwrap.errors import UsageError, nearest
 from guardwrap.outcomes import plain
-from guardwrap.prompt_files.prompts import Item, PromptSource, constraint_of, own_of, prompt_source_of
-from guardwrap.prompt_files.records import DIGESTS, VERSIONS, rule_digests, run_digests, versions
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
+from guardwrap.support.network import source_digest
+from guardwrap.support.validation import Invalid, read_option
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -186,7 +186,7 @@ def _generator_of(options: DrawOptions) -> Any:
         raise UsageError("--dtype does not work with --endpoint, whose server has loaded the model; leave it out")
     if options.model == "local":
         raise UsageError("--endpoint needs --model, the model's name on the server")
-    from guardwrap.backends.endpoint.server import Endpoint
+    from guardwrap.engine.endpoint.server import Endpoint
 
     return Endpoint(options.endpoint, model=options.model)
 

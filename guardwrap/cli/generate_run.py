@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from guardwrap.calls.records import AGAIN, record_of, to_bytes, why_short
 from guardwrap.cli.generate_request import GenerateRequest
 from guardwrap.cli.progress import Progress, progress_shown, write_to_stderr
 from guardwrap.cli.results import Task, WrittenLines, line_file
 from guardwrap.cli.shared import fail, in_flags, in_one_line, interruptible, printable_text, show
 from guardwrap.cli.signals import describe_os_error
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
-from guardwrap.documents.limits import irregular
+from guardwrap.engine.scheduling.request import RejectedAttempt
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
-from guardwrap.formatting import counted_of
 from guardwrap.outcomes import Outcome, Report
-from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
-from guardwrap.scheduling.request import RejectedAttempt
+from guardwrap.support.formatting import counted_of
+from guardwrap.support.limits import irregular
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator

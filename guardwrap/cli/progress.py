@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from guardwrap.formatting import counted, lasting
+from guardwrap.support.formatting import counted, lasting
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,15 +7,23 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
 
+from guardwrap.calls.prompts import Item, PromptSource
 from guardwrap.cli.generate_request import GenerateRequest
 from guardwrap.cli.generate_run import missing_texts, require_another_seed, state_in_errors
 from guardwrap.cli.progress import Progress, progress_shown
 from guardwrap.errors import UsageError
-from guardwrap.formatting import counted_of
-from guardwrap.prompt_files.prompts import Item, PromptSource
-from guardwrap.ray.ray_job import Recipe, connected, library, order_of, require_same, require_written, run_job
-from guardwrap.ray.result_folder import Folder
-from guardwrap.ray.rows import numbered, parquet_items
+from guardwrap.integrations.ray.ray_job import (
+    Recipe,
+    connected,
+    library,
+    order_of,
+    require_same,
+    require_written,
+    run_job,
+)
+from guardwrap.integrations.ray.result_folder import Folder
+from guardwrap.integrations.ray.rows import numbered, parquet_items
+from guardwrap.support.formatting import counted_of
 
 
 def write_with_workers(request: GenerateRequest, source: PromptSource, address: str) -> None:

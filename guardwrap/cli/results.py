@@ -12,11 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from guardwrap.documents.limits import irregular
-from guardwrap.environment.files import write_whole
+from guardwrap.calls.prompts import OPTIONS, Item, PromptSource
+from guardwrap.calls.records import AGAIN, NUMBER, difference, is_written, require_unchanged
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.prompts import OPTIONS, Item, PromptSource
-from guardwrap.prompt_files.records import AGAIN, NUMBER, difference, is_written, require_unchanged
+from guardwrap.support.files import write_whole
+from guardwrap.support.limits import irregular
 
 if TYPE_CHECKING:
     from guardwrap.cli.generate_request import GenerateRequest

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from guardwrap.cli.signals import ends_in_order, exit_of
-from guardwrap.environment.files import PREFIX
-from guardwrap.environment.process import keep_freed_memory, quieten_transformers
 from guardwrap.errors import UsageError
+from guardwrap.support.files import PREFIX
+from guardwrap.support.process import keep_freed_memory, quieten_transformers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFil
     """Read constraint files, all of which must hold."""
     from guardwrap.constraints.files.constraint_data import catalogue_names
     from guardwrap.constraints.files.constraint_file import as_constraint_file
-    from guardwrap.documents.validation import code_needs
+    from guardwrap.support.validation import code_needs
 
     for name in files:
         if not Path(name).exists() and name in catalogue_names():
@@ -78,7 +78,7 @@ def load_generator(
 ) -> GuardedGenerator:
     """Create a ``GuardedGenerator``. This imports torch, which help, ``check`` and ``catalogue`` do not need."""
     from guardwrap.generator import GuardedGenerator
-    from guardwrap.pipelines.loading import image_pipeline
+    from guardwrap.models.loading import image_pipeline
 
     keep_freed_memory()
     quieten_transformers()

@@ -21,11 +21,11 @@ from guardwrap.constraints.checking import Combined, Negated, Rereading, judge_p
 from guardwrap.constraints.field_checks import shown
 from guardwrap.constraints.verdicts import Context, Monitor, Undecided, Verdict
 from guardwrap.constraints.views import Part, in_json, message_part, view
-from guardwrap.documents.limits import MAX_COMPARED
-from guardwrap.documents.time_limits import check_deadline
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import ConstraintError, Unsatisfiable, quoted, require_arguments
 from guardwrap.outcomes import Draw
+from guardwrap.support.limits import MAX_COMPARED
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import check_deadline
 
 EXPENSIVE = 2
 """``Constraint.cost`` of classifiers, which judge texts in batches and never the candidates for one token."""

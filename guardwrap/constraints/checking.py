@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
-from guardwrap.documents.time_limits import (
+from guardwrap.errors import CheckFailed, GuardwrapError, UsageError
+from guardwrap.outcomes import Draw
+from guardwrap.support.time_limits import (
     VERDICT_SECONDS,
     StepOver,
     TimeLimit,
@@ -20,8 +22,6 @@ from guardwrap.documents.time_limits import (
     judging,
     time_limit,
 )
-from guardwrap.errors import CheckFailed, GuardwrapError, UsageError
-from guardwrap.outcomes import Draw
 
 if TYPE_CHECKING:
     from guardwrap.constraints.base import Constraint

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import regex
 from pydantic_core import from_json
 
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.support.time_limits import check_deadline
 
 DEPTH = 4
 """How often a text is decoded: once for a JSON document, and once more for each document within a string of another."""

@@ -10,9 +10,9 @@ from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.kinds.text_constraint import Fault, TextConstraint
-from guardwrap.documents.time_limits import judging
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Draw
+from guardwrap.support.time_limits import judging
 
 
 @dataclass(frozen=True, slots=True)

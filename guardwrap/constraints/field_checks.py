@@ -12,7 +12,7 @@ import regex
 
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.errors import ConstraintError, nearest, quoted
-from guardwrap.formatting import digits
+from guardwrap.support.formatting import digits
 
 _LONGEST = 60
 _WORD = regex.compile(r"\S+")

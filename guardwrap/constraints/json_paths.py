@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from guardwrap.constraints.field_checks import require, shown
-from guardwrap.documents.lexical import dump_spelled, load_spelled
+from guardwrap.support.lexical import dump_spelled, load_spelled
 
 Step = str | int | None
 """A step of a path: the name of a member, the place of an item, or None for each member or item."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import Combined, guarded_call
 from guardwrap.constraints.verdicts import Context, Monitor, Verdict
-from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
 from guardwrap.errors import CheckFailed
+from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
 
 PATIENCE = 2
 """How many times a part may exceed the limit before it can be dropped."""

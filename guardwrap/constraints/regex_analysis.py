@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.verdicts import characters
-from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
-from guardwrap.documents.time_limits import check_deadline, matches, within
 from guardwrap.errors import ConstraintError, quoted
+from guardwrap.support.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
+from guardwrap.support.time_limits import check_deadline, matches, within
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}

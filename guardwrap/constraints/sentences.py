@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import regex
 
-from guardwrap.documents.time_limits import matches
+from guardwrap.support.time_limits import matches
 
 UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}"

@@ -11,8 +11,8 @@ from guardwrap.constraints.base import All, Constraint, Wrapper, walk
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.verdicts import Context, Monitor, Verdict
 from guardwrap.constraints.views import begun_length
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
+from guardwrap.support.time_limits import check_deadline
 
 
 def _end(text: str, stops: Sequence[str]) -> int | None:

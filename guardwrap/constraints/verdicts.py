@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import CheckFailed
+from guardwrap.support.time_limits import check_deadline
 
 REPLACEMENT = "\ufffd"
 """The character that invalid UTF-8 bytes are decoded to."""

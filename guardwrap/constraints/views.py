@@ -16,9 +16,9 @@ from guardwrap.constraints.json_paths import Step, read_path, settled_values, va
 from guardwrap.constraints.regex_analysis import compile_pattern
 from guardwrap.constraints.sentences import sentences, settled_words, words_of
 from guardwrap.constraints.verdicts import Monitor, Verdict, holds_or_raises_later
-from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import ConstraintError, UsageError, nearest
 from guardwrap.outcomes import Draw
+from guardwrap.support.time_limits import check_deadline, within
 
 MESSAGE = ("answer", "reasoning", "tool_calls")
 """Parts of messages."""

@@ -22,10 +22,9 @@ from guardwrap.evaluation.figures import (
     sees_all_of_g,
 )
 from guardwrap.evaluation.tradeoff import CURVES, Point, sampler_in_words
-from guardwrap.formatting import digits, tail_in_words, upwards
 from guardwrap.metrics.intervals import times_fewer
 from guardwrap.outcomes import FEW, Estimate, exactly
-from guardwrap.report.blocks import (
+from guardwrap.outcomes.blocks import (
     UNKNOWN,
     Bar,
     Bars,
@@ -45,7 +44,7 @@ from guardwrap.report.blocks import (
     Texts,
     in_words,
 )
-from guardwrap.report.claims import (
+from guardwrap.outcomes.claims import (
     Answer,
     Claim,
     above,
@@ -56,8 +55,9 @@ from guardwrap.report.claims import (
     table_of,
     worst,
 )
-from guardwrap.report.result_files import loads, text_of, validated_as
+from guardwrap.outcomes.result_files import loads, text_of, validated_as
 from guardwrap.samplers.protocol import NEAR
+from guardwrap.support.formatting import digits, tail_in_words, upwards
 
 _MODEL = "the model itself"
 _UNKNOWN = "unknown"

@@ -17,9 +17,6 @@ import numpy as np
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
-from guardwrap.documents.limits import irregular
-from guardwrap.environment.files import file_digest, folder_digest
-from guardwrap.environment.network import local_path
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
 from guardwrap.evaluation.evaluation_settings import (
@@ -32,10 +29,13 @@ from guardwrap.evaluation.evaluation_settings import (
     shaped_proposal,
 )
 from guardwrap.evaluation.figures import Evaluation, PromptFigures, figures_of
+from guardwrap.outcomes.charts import methods_of, png_of, require_matplotlib
+from guardwrap.outcomes.html import html_report
 from guardwrap.proposals import Unweighable
-from guardwrap.report.charts import methods_of, png_of, require_matplotlib
-from guardwrap.report.html import html_report
 from guardwrap.samplers import Attempt, from_row, to_row
+from guardwrap.support.files import file_digest, folder_digest
+from guardwrap.support.limits import irregular
+from guardwrap.support.network import local_path
 
 CHUNK = 1000
 """Most attempts per prompt in one line of a recording; an interruption loses those of the unfinished line."""

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter, field_validator
 
+from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.file_fields import NAMED, AProposal
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex
-from guardwrap.documents.validation import Invalid, validated
 from guardwrap.proposals import Masked, Prompt, Twisted
-from guardwrap.task_settings import TaskSettings, beside, read_task_settings
+from guardwrap.support.validation import Invalid, validated
 
 BASE = "base"
 """Name of the model itself in figures."""

@@ -18,7 +18,6 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.evaluation.evaluation_settings import BASE, EvaluationSettings
 from guardwrap.evaluation.tradeoff import BLEU_TEXTS, CURVES, Bins, Point, Reach, diversity, reach, tradeoff
-from guardwrap.formatting import tail_in_words
 from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
@@ -38,8 +37,9 @@ from guardwrap.metrics import (
 from guardwrap.metrics.intervals import combine, jackknife, log_estimate, mean_of
 from guardwrap.metrics.weights import scaled
 from guardwrap.outcomes import FEW, Estimate, exactly, heavy_tail, plain
-from guardwrap.report.blocks import Strict
+from guardwrap.outcomes.blocks import Strict
 from guardwrap.samplers import Attempt
+from guardwrap.support.formatting import tail_in_words
 
 ENOUGH = 100
 """Number of texts of g, or effective sample size, from which figures are credible."""

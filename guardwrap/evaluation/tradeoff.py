@@ -27,7 +27,7 @@ from guardwrap.metrics import (
 )
 from guardwrap.metrics.intervals import clip
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Strict
+from guardwrap.outcomes.blocks import Strict
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 
 CURVES = ("rejection", "qrs", "imh")

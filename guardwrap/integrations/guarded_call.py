@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from guardwrap.calls.missing_texts import raise_if_short
 from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
@@ -13,10 +14,9 @@ from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.views import Part
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.messages.parsed_message import answer_message, has_template, shown_texts
-from guardwrap.messages.templates import family_of, writes_parts
+from guardwrap.models.parsed_message import answer_message, has_template, shown_texts
+from guardwrap.models.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
-from guardwrap.session.missing_texts import raise_if_short
 
 __all__ = [
     "TokenCounts",

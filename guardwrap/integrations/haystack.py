@@ -20,7 +20,7 @@ from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.integrations.guarded_call import as_guarded, content_of, one, reply_messages
-from guardwrap.messages.parsed_message import CalledTool, called_tools, chat_turn
+from guardwrap.models.parsed_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedChatGenerator", "GuardedTextGenerator"]

@@ -38,7 +38,7 @@ from guardwrap.integrations.guarded_call import (
     schema_constraint,
     token_counts,
 )
-from guardwrap.messages.parsed_message import CalledTool, called_tools, chat_turn
+from guardwrap.models.parsed_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedLLM"]

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex, luhn
 from guardwrap.constraints.sentences import sentences
-from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, matches
 from guardwrap.errors import CheckFailed, ModelError, UsageError, first_line
 from guardwrap.metrics.intervals import Floats, acceptance_rate, clip, mean_interval, numbers
 from guardwrap.outcomes import Estimate
+from guardwrap.support.time_limits import CHECK_SECONDS, TimeLimit, matches
 
 Ngram = tuple[str, ...]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from guardwrap.formatting import digits, tail_in_words
+from guardwrap.support.formatting import digits, tail_in_words
 
 FEW = 10.0
 """Effective sample size, in draws of g, below which the distance to g cannot be estimated."""

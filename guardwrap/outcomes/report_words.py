@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, cast
 
 from guardwrap.errors import quoted
-from guardwrap.formatting import LARGE, blamed, counted, digits, one_of
 from guardwrap.outcomes.facts import FEW, ITSELF, Closeness, Estimate, Remedy, heavy_tail, tail_and_limit, without_end
+from guardwrap.support.formatting import LARGE, blamed, counted, digits, one_of
 
 if TYPE_CHECKING:
     from guardwrap.outcomes.outcome import Report

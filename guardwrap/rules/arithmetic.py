@@ -13,10 +13,10 @@ from guardwrap.constraints.field_checks import is_between, require, require_choi
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
-from guardwrap.formatting import counted
 from guardwrap.rules.numbers import LOCALES, is_edge, literal_at
+from guardwrap.support.formatting import counted
+from guardwrap.support.time_limits import check_deadline
 
 Token = Fraction | str | None
 """A number (None if it cannot be read), one of ``+ - * / ^ ( )``, or ``%`` after a number."""

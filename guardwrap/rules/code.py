@@ -15,7 +15,6 @@ from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.rules.parses import (
     MAX_CHARACTERS,
     LineMonitor,
@@ -24,6 +23,7 @@ from guardwrap.rules.parses import (
     parse_python,
     python_verdict,
 )
+from guardwrap.support.time_limits import check_deadline
 
 _LOADERS = frozenset({"builtins", "imp", "importlib", "pkgutil", "runpy", "zipimport"})
 """Modules that import others by a name that may be computed."""

@@ -16,9 +16,9 @@ from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.sentences import UNSPACED, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, begun_length, read_view
-from guardwrap.documents.limits import count_items
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count, is_number
+from guardwrap.support.limits import count_items
+from guardwrap.support.time_limits import check_deadline
 
 MARKS = "\"'“”„‟«»‹›‘’‚‛「」『』〝〞〟＂＇"
 """Quotation marks and apostrophes, of all languages."""

@@ -21,9 +21,9 @@ import yaml
 
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.documents.time_limits import check_deadline, within
-from guardwrap.documents.yaml_nodes import compose
 from guardwrap.errors import SpecError
+from guardwrap.support.time_limits import check_deadline, within
+from guardwrap.support.yaml_nodes import compose
 
 # --------------------------------------------------------------------------------------------- JSON and JSON Lines
 

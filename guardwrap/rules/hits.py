@@ -15,7 +15,7 @@ from guardwrap.constraints.field_checks import excerpt, shortened
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ, last_piece
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.documents.time_limits import matches
+from guardwrap.support.time_limits import matches
 
 
 class HitRule(NamedTuple):

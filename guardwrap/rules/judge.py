@@ -17,9 +17,6 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.classifier import ScoringConstraint, weights_digest
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.validation import require_code_allowed
-from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 from guardwrap.rules.judge_answers import (
@@ -31,6 +28,9 @@ from guardwrap.rules.judge_answers import (
     names_server,
     pieces_of,
 )
+from guardwrap.support.threads import cached_property
+from guardwrap.support.validation import require_code_allowed
+from guardwrap.support.yaml_nodes import short
 
 _KEPT = 10_000
 """The most answers that are kept."""

@@ -18,11 +18,11 @@ import regex
 
 from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.kinds.classifier import loaded
-from guardwrap.documents.limits import readable
-from guardwrap.environment.model_loading import computing
-from guardwrap.environment.network import environment_key, is_temporary, plain_address
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import ConstraintError, EndpointError, ModelError, UsageError
+from guardwrap.support.limits import readable
+from guardwrap.support.model_loading import computing
+from guardwrap.support.network import environment_key, is_temporary, plain_address
+from guardwrap.support.threads import cached_property
 
 Piece = tuple[str, bool]
 """A piece of a question, and whether special tokens in it are meant as such; in judged texts they are not."""
@@ -93,7 +93,7 @@ class LocalAnswers:
         """
         import torch
 
-        from guardwrap.environment.transformers_internals import tokenizer_lock
+        from guardwrap.support.transformers_internals import tokenizer_lock
 
         with tokenizer_lock(self.pipeline.tokenizer):
             ids = self._ids(question)

@@ -15,8 +15,8 @@ from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.sentences import sentences
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_number
+from guardwrap.support.time_limits import check_deadline
 
 _WRONG = 0.01
 """A text is surely not in these languages if together they have less than this probability."""

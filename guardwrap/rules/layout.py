@@ -23,12 +23,12 @@ from guardwrap.constraints.field_checks import (
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import TEXT_VIEWS, View, begun_length, read_view, view
-from guardwrap.documents.limits import count_items
-from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count
-from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
 from guardwrap.rules.copies import Copy
+from guardwrap.support.formatting import counted
+from guardwrap.support.limits import count_items
+from guardwrap.support.time_limits import check_deadline, matches
 
 
 @dataclass(frozen=True, eq=False, repr=False)

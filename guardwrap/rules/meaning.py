@@ -20,12 +20,12 @@ from guardwrap.constraints.kinds.classifier import (
     weights_digest,
 )
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.limits import is_text, readable
-from guardwrap.environment.model_loading import computing
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 from guardwrap.rules.copies import plain_documents
+from guardwrap.support.limits import is_text, readable
+from guardwrap.support.model_loading import computing
+from guardwrap.support.threads import cached_property
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,8 +15,8 @@ from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.sentences import UNSPACED
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.limits import count_items
-from guardwrap.documents.time_limits import check_deadline, matches
+from guardwrap.support.limits import count_items
+from guardwrap.support.time_limits import check_deadline, matches
 
 MAX_DIGITS = 1_000
 """A number with more digits is not read."""

@@ -16,9 +16,9 @@ from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.limits import count_items
-from guardwrap.documents.time_limits import matches
 from guardwrap.errors import is_count
+from guardwrap.support.limits import count_items
+from guardwrap.support.time_limits import matches
 
 Item = Literal["hosts", "urls", "emails", "citations"]
 

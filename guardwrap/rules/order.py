@@ -16,8 +16,8 @@ from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.sentences import FIRST_WORD, sentences, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, filled_lines, paragraphs, read_view
-from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import is_count
+from guardwrap.support.time_limits import check_deadline, within
 
 Unit = Literal["words", "sentences", "lines", "paragraphs"]
 Feature = Literal[

@@ -17,9 +17,9 @@ from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit
-from guardwrap.environment.threads import in_thread
 from guardwrap.rules import formats, sql
+from guardwrap.support.threads import in_thread
+from guardwrap.support.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit
 
 _LONGEST_WAIT = 30.0
 """Seconds of wall-clock time. The parsers called here end after far fewer CPU seconds, whatever the text."""

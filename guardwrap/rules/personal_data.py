@@ -15,8 +15,8 @@ import regex
 from guardwrap.constraints.field_checks import require, require_choice, shown
 from guardwrap.constraints.kinds.text import luhn
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.rules.hits import HitConstraint, HitRule
+from guardwrap.support.time_limits import check_deadline, matches
 
 # Text in scripts without spaces, and particles of Korean, may touch a number; a Latin letter makes it part of a name.
 _BEGIN, _END = "(?<![A-Za-z0-9_])", "(?![A-Za-z0-9_])"

@@ -16,7 +16,6 @@ from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.sentences import UNSPACED, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import is_count
 from guardwrap.rules.copies import (
     folding,
@@ -24,6 +23,7 @@ from guardwrap.rules.copies import (
     size_in_words,
     without_layout,
 )
+from guardwrap.support.time_limits import check_deadline
 
 _CLOSING = {
     '"': '"', "＂": "＂", "“": "”", "„": "“”", "‟": "”", "”": "”", "«": "»", "»": "«»", "‹": "›", "›": "‹›",

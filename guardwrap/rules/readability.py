@@ -11,9 +11,9 @@ from guardwrap.constraints.field_checks import is_between, limits_in_words, requ
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.sentences import sentences
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_number
-from guardwrap.formatting import digits
+from guardwrap.support.formatting import digits
+from guardwrap.support.time_limits import check_deadline, matches
 
 Formula = Literal["flesch", "flesch_kincaid", "lix"]
 FormulaLanguage = Literal["de", "en", "es", "fr", "it", "nl", "pt", "ru", "tr"]

@@ -11,8 +11,8 @@ import regex
 
 from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import within
 from guardwrap.rules.hits import HitConstraint, HitRule
+from guardwrap.support.time_limits import within
 
 # The forms are those that the issuers document. Each has a prefix of its own, so a text about keys is no hit.
 _FORMS = {

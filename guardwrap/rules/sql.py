@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
-from guardwrap.documents.time_limits import TimeLimit, check_deadline
+from guardwrap.support.time_limits import TimeLimit, check_deadline
 
 _STATEMENTS = (
     "Query", "DML", "DDL", "Values", "Drop", "Alter", "AlterSession", "Analyze", "Attach", "Cache", "Comment", "Commit",

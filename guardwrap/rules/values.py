@@ -16,10 +16,10 @@ from guardwrap.constraints.field_checks import is_between, require, require_choi
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
 from guardwrap.rules.measures import CURRENCIES, UNITS, Reading, durations, money, quantities
 from guardwrap.rules.numbers import LOCALES, Numeral, numerals
+from guardwrap.support.time_limits import check_deadline, matches
 
 _LONGEST = 60
 """No date has more characters."""

@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
-from guardwrap.documents.editor_schema import add_descriptions
-from guardwrap.documents.validation import Document, Invalid, validated
-from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import UnknownName, UsageError, strict_arguments
 from guardwrap.outcomes import Closeness, Distribution
 from guardwrap.samplers.imh import imh
 from guardwrap.samplers.protocol import NEAR, Goal, Sampler, rejection
 from guardwrap.samplers.qrs import qrs
+from guardwrap.support.editor_schema import add_descriptions
+from guardwrap.support.validation import Document, Invalid, validated
+from guardwrap.support.yaml_nodes import one_line, short
 
 
 @strict_arguments

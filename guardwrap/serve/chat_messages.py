@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from guardwrap.constraints.json.tool_calls import ToolCalls
-from guardwrap.documents.lexical import load_json
 from guardwrap.errors import GuardwrapError
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.request_models import AllowedTools, ChatFields, Image, Message, Part, read_field, require_size
 from guardwrap.serve.request_policy import RequestPolicy
+from guardwrap.support.lexical import load_json
 
 INVALID_ARGUMENTS = "invalid_arguments"
 """Argument with the text of a replayed call's arguments that are no JSON object. Templates only take objects."""

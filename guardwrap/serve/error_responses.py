@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guardwrap.documents.validation import Invalid
-from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import (
     AdapterMismatch,
     CheckFailed,
@@ -16,6 +14,8 @@ from guardwrap.errors import (
     first_line,
     nearest,
 )
+from guardwrap.support.validation import Invalid
+from guardwrap.support.yaml_nodes import short
 
 _TYPES = {
     400: "invalid_request_error",

@@ -17,11 +17,11 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from guardwrap.documents.limits import MAX_DEPTH
-from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.opentelemetry_api import attached, remote_context, start_span
 from guardwrap.serve.error_responses import ErrorResponse, bad
 from guardwrap.serve.server_settings import ServerLimits
+from guardwrap.support.limits import MAX_DEPTH
+from guardwrap.support.opentelemetry_api import attached, remote_context, start_span
+from guardwrap.support.yaml_nodes import short
 
 REQUEST_ID = "x-request-id"
 """The header with the id of a request."""

@@ -18,7 +18,6 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length, Regex
 from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.views import Part, View
-from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError
 from guardwrap.proposals import Masked, merge_proposals, only_masks
 from guardwrap.samplers.sampler_registry import read_sampler
@@ -48,6 +47,7 @@ from guardwrap.serve.request_policy import (
     sampler_of,
 )
 from guardwrap.serve.server_settings import ServerLimits
+from guardwrap.support.yaml_nodes import reading
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""

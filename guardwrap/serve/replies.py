@@ -11,11 +11,11 @@ from itertools import count
 from typing import Any, ClassVar
 
 from guardwrap.constraints.stop_strings import GrowingCut, cut
-from guardwrap.formatting import digits
-from guardwrap.messages.parsed_message import answer_message, finish_reason
+from guardwrap.models.parsed_message import answer_message, finish_reason
 from guardwrap.outcomes import Draw, Outcome, Remedy, Report, report_blame
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
+from guardwrap.support.formatting import digits
 
 WAITING = b": waiting\n\n"
 """A comment in the stream of server-sent events, so that proxies keep the connection open."""

@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
-from guardwrap.documents.validation import Invalid, validated
-from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
 from guardwrap.serve.error_responses import ErrorResponse, bad, in_field
+from guardwrap.support.validation import Invalid, validated
+from guardwrap.support.yaml_nodes import short
 
 _T = TypeVar("_T")
 Neutral = Mapping[str, tuple[tuple[Any, ...], str]]

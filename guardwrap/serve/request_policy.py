@@ -23,11 +23,6 @@ from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.documents.limits import MAX_DEPTH
-from guardwrap.documents.validation import Invalid
-from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.files import PREFIX
-from guardwrap.environment.threads import cached_property, in_thread
 from guardwrap.errors import CheckFailed, GuardwrapError, SpecError, nearest
 from guardwrap.outcomes import Draw
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
@@ -35,6 +30,11 @@ from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.request_models import GuardwrapFields, read_field, require_size
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_named
+from guardwrap.support.files import PREFIX
+from guardwrap.support.limits import MAX_DEPTH
+from guardwrap.support.threads import cached_property, in_thread
+from guardwrap.support.validation import Invalid
+from guardwrap.support.yaml_nodes import short
 
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text

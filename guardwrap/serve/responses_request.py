@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
 from guardwrap.serve.error_responses import ErrorResponse, bad
 from guardwrap.serve.parsed_request import ParsedRequest, parse_request
@@ -23,6 +22,7 @@ from guardwrap.serve.request_models import (
     without_neutral,
 )
 from guardwrap.serve.request_policy import RequestPolicy
+from guardwrap.support.yaml_nodes import short
 
 _OF_CHATS = {
     "messages": "input",

@@ -19,7 +19,6 @@ from starlette.requests import ClientDisconnect
 
 from guardwrap.constraints.files.constraint_data import catalogue_descriptions
 from guardwrap.constraints.files.file_fields import NAMED
-from guardwrap.environment.files import PREFIX
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.error_responses import ErrorResponse, no_model, refusal_of
@@ -32,6 +31,7 @@ from guardwrap.serve.responses_request import parse_responses
 from guardwrap.serve.served_model import LONG, Parse, ServedModel
 from guardwrap.serve.server_metrics import ServerMetrics
 from guardwrap.serve.server_settings import ServerSettings, read_keys
+from guardwrap.support.files import PREFIX
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator

@@ -11,18 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from guardwrap.environment.transformers_internals import tokenizer_lock
+from guardwrap.calls.local_session import LocalSession
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.messages.templates import family_of, writes_parts
-from guardwrap.pipelines.context_length import require_context, trained_length
-from guardwrap.pipelines.prompt_forms import what_is_wrong
-from guardwrap.pipelines.task_calls import VisionCall
+from guardwrap.models.context_length import require_context, trained_length
+from guardwrap.models.prompt_forms import what_is_wrong
+from guardwrap.models.task_calls import VisionCall
+from guardwrap.models.templates import family_of, writes_parts
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.serve.error_responses import ErrorResponse, bad
 from guardwrap.serve.incoming_requests import parsed
 from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, texts_of_ids
 from guardwrap.serve.request_policy import RequestPolicy
-from guardwrap.session.local_session import LocalSession
+from guardwrap.support.transformers_internals import tokenizer_lock
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -81,7 +81,7 @@ class ServedModel:
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
-        from guardwrap.session.source import adapter_of
+        from guardwrap.calls.source import adapter_of
 
         return {adapter: adapter_of(self.session.pipe, adapter) for adapter in self.policy.all_adapters}
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from guardwrap.calls.task_settings import beside, known_as
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
 from guardwrap.constraints.files.file_fields import AnAdapter, AProposal, ARepair
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.kinds.function import Python
-from guardwrap.documents.validation import Invalid, code_needs, document_of, validated
-from guardwrap.documents.yaml_nodes import read_text, reading
 from guardwrap.errors import UsageError
-from guardwrap.task_settings import beside, known_as
+from guardwrap.support.validation import Invalid, code_needs, document_of, validated
+from guardwrap.support.yaml_nodes import read_text, reading
 
 
 class _Strict(BaseModel):

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from guardwrap.environment.files import write_whole
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import Floats, mean_of, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain
-from guardwrap.report.blocks import Strict
+from guardwrap.outcomes.blocks import Strict
+from guardwrap.support.files import write_whole
 
 logger = logging.getLogger("guardwrap")
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from guardwrap.backends.sequence_scores import is_exact, scored
+from guardwrap.engine.sequence_scores import is_exact, scored
 from guardwrap.metrics.intervals import Floats
 from guardwrap.training import shards
 from guardwrap.training.policy import Policy

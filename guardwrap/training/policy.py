@@ -22,9 +22,9 @@ from peft import LoraConfig
 
 from guardwrap.adapters.adapter_folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
-from guardwrap.backends.model_weights import is_quantised
-from guardwrap.backends.refill.mode_selection import as_tried
-from guardwrap.backends.sequence_scores import of_tokens, scored
+from guardwrap.engine.model_weights import is_quantised
+from guardwrap.engine.refill.mode_selection import as_tried
+from guardwrap.engine.sequence_scores import of_tokens, scored
 from guardwrap.errors import AdapterMismatch, ModelError, UsageError
 from guardwrap.metrics.intervals import Floats
 from guardwrap.training import shards

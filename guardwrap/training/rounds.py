@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from guardwrap.environment.files import write_whole
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import Floats, mean_of
 from guardwrap.outcomes import Estimate
 from guardwrap.samplers import Attempt, from_row, to_row
+from guardwrap.support.files import write_whole
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import Follow, Meter
 from guardwrap.training.task import Sample, Task

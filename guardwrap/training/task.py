@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from guardwrap.adapters.lora import require_plain
-from guardwrap.backends.sequence_scores import Continuation, log_probabilities
+from guardwrap.calls.source import backend_for
 from guardwrap.constraints.checking import judge, run_verdict
 from guardwrap.constraints.verdicts import Verdict
+from guardwrap.engine.scheduling.backend import Launch, draw_all
+from guardwrap.engine.sequence_scores import Continuation, log_probabilities
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposal_draws import ProposedCall, require_weighable
-from guardwrap.pipelines.task_calls import call_of
+from guardwrap.models.prepare import PreparedPrompt
+from guardwrap.models.proposal_draws import ProposedCall, require_weighable
+from guardwrap.models.task_calls import call_of
 from guardwrap.proposals import Prompt, Unweighable
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import Launch, draw_all
-from guardwrap.session.source import backend_for
 from guardwrap.training import shards
 
 

@@ -16,9 +16,9 @@ from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.adapter_folder import measured_before
 from guardwrap.adapters.card import Figure, Figures
-from guardwrap.backends.model_weights import is_quantised
+from guardwrap.calls.task_settings import known_as
+from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import UsageError, first_line
-from guardwrap.formatting import tail_in_words
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
     kl_gold_guarded,
@@ -30,10 +30,10 @@ from guardwrap.metrics import (
     partition,
 )
 from guardwrap.metrics.intervals import Floats, mean_of
+from guardwrap.models.proposal_draws import QUANTISED
 from guardwrap.outcomes import Estimate, heavy_tail
-from guardwrap.pipelines.proposal_draws import QUANTISED
-from guardwrap.report.charts import png_of
-from guardwrap.task_settings import known_as
+from guardwrap.outcomes.charts import png_of
+from guardwrap.support.formatting import tail_in_words
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
 from guardwrap.training.rounds import Drawn, draw_round

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.constraints.files.constraint_file import parse
-from guardwrap.documents.yaml_nodes import to_yaml
 from guardwrap.errors import GuardwrapError
 from guardwrap.metrics.intervals import combine, times_fewer
 from guardwrap.outcomes import Estimate, plain
-from guardwrap.report.blocks import (
+from guardwrap.outcomes.blocks import (
     UNKNOWN,
     Block,
     Cell,
@@ -30,8 +29,9 @@ from guardwrap.report.blocks import (
     Table,
     Text,
 )
-from guardwrap.report.claims import Answer, Claim, above, cheaper, cost_against_distance, minus_log, table_of
-from guardwrap.report.result_files import loads, text_of, validated_as
+from guardwrap.outcomes.claims import Answer, Claim, above, cheaper, cost_against_distance, minus_log, table_of
+from guardwrap.outcomes.result_files import loads, text_of, validated_as
+from guardwrap.support.yaml_nodes import to_yaml
 from guardwrap.training.learning_curve import Row, learned
 from guardwrap.training.training_settings import TrainingSettings
 

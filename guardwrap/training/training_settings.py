@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings
 from guardwrap.constraints.base import Constraint
 from guardwrap.proposals import Prompt
-from guardwrap.task_settings import TaskSettings, beside, read_task_settings
 
 
 class TrainingSettings(TaskSettings):

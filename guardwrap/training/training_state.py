@@ -20,9 +20,9 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from guardwrap.environment.files import write_whole
 from guardwrap.errors import UsageError, first_line
 from guardwrap.metrics.intervals import Floats
+from guardwrap.support.files import write_whole
 from guardwrap.training.learning_curve import Row
 from guardwrap.training.rounds import Round
 from guardwrap.training.task import Sample

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.support.time_limits import check_deadline
 
 MOST_STATES = 20_000
 """The most states of an automaton."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.references import pointer_keys
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.support.time_limits import check_deadline
 from guardwrap.twists.automata import Progress, TooManyStates
 from guardwrap.twists.pattern_programs import Unsupported
 

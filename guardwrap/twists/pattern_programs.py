@@ -16,7 +16,7 @@ import numpy as np
 import regex
 
 from guardwrap.constraints.regex_analysis import parse_pattern, set_source
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.support.time_limits import check_deadline
 from guardwrap.twists.automata import Progress, TooManyStates
 
 Kind = tuple[bool, ...]

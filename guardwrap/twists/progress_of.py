@@ -29,7 +29,7 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import has_spellings, is_spaced
-from guardwrap.documents.time_limits import TimeLimit, time_limit
+from guardwrap.support.time_limits import TimeLimit, time_limit
 from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
 from guardwrap.twists.json_progress import json_progress
 from guardwrap.twists.pattern_programs import (

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, diags_array, vstack
 
-from guardwrap.pipelines.vocabulary import Vocabulary
+from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.twists.automata import Automaton
 
 HOPE = 0.5

@@ -18,9 +18,9 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 from scipy.sparse import csr_array, vstack
 
-from guardwrap.documents.limits import irregular
-from guardwrap.environment.files import write_whole
 from guardwrap.errors import UsageError
+from guardwrap.support.files import write_whole
+from guardwrap.support.limits import irregular
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import SoftCounts, Values
 from guardwrap.twists.tilt import MOST_TILT

@@ -1,7 +1,4 @@
-"""Adapters on disk: writing, reading, and errors for invalid files.
-
-Covers ``adapters/card.py`` too.
-"""
+"""Adapters on disk: writing, reading, and errors for invalid files."""
 
 import json
 import os

@@ -20,10 +20,10 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
-from guardwrap.backends.model_weights import shared_copy
-from guardwrap.backends.refill import mode_selection
 from guardwrap.constraints.base import All
 from guardwrap.constraints.regex_analysis import filtered_warnings
+from guardwrap.engine.model_weights import shared_copy
+from guardwrap.engine.refill import mode_selection
 from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world
 from tests import fixtures_models

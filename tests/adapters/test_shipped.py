@@ -10,8 +10,8 @@ from guardwrap import GuardedGenerator
 from guardwrap.adapters import Card, read_adapter
 from guardwrap.adapters.adapter_folder import fetched
 from guardwrap.adapters.card import readme
-from guardwrap.environment.files import content
 from guardwrap.errors import AdapterMismatch, UnknownName
+from guardwrap.support.files import content
 
 FOLDERS = sorted(path.parent for path in content("adapters").glob("*/card.yaml"))
 NAMES = [folder.name for folder in FOLDERS]

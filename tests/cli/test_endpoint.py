@@ -1,12 +1,9 @@
-"""Commands that draw attempts from a server.
-
-Covers ``cli/generate_request.py`` and ``pipelines/endpoint_calls.py`` too.
-"""
+"""Commands that draw attempts from a server."""
 
 import pytest
 
-from tests.backends.endpoint.fixtures_server import Server
 from tests.cli.fixtures_commands import assert_one_line, records, run
+from tests.engine.endpoint.fixtures_server import Server
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from guardwrap.cli import progress
 from guardwrap.cli.progress import Progress, progress_line, progress_shown
-from guardwrap.formatting import lasting
+from guardwrap.support.formatting import lasting
 from tests.cli.fixtures_commands import generate, run
 
 

@@ -1,7 +1,4 @@
-"""Options of single prompts in JSON Lines: constraints, samplers, budgets and seeds.
-
-Covers ``prompt_files/prompts.py`` and ``prompt_files/records.py`` too.
-"""
+"""Options of single prompts in JSON Lines: constraints, samplers, budgets and seeds."""
 
 import json
 from pathlib import Path

@@ -4,7 +4,7 @@ import pytest
 
 from guardwrap import Draw, Regex, constraint
 from guardwrap.cli.generate_run import RejectedTexts
-from guardwrap.scheduling.request import RejectedAttempt
+from guardwrap.engine.scheduling.request import RejectedAttempt
 from tests.cli.fixtures_commands import NEVER, assert_one_line, generate, records
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -1,7 +1,4 @@
-"""What a resumed file takes for granted: files, versions and options are compared, and texts are judged again.
-
-Covers ``prompt_files/records.py`` and ``environment/network.py`` too.
-"""
+"""What a resumed file takes for granted: files, versions and options are compared, and texts are judged again."""
 
 import json
 import shutil
@@ -13,9 +10,9 @@ import pytest
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from guardwrap import GuardedGenerator, Keyword, Twisted
-from guardwrap.environment import network
-from guardwrap.prompt_files import records as written
-from guardwrap.prompt_files.records import checksum_of
+from guardwrap.calls import records as written
+from guardwrap.calls.records import checksum_of
+from guardwrap.support import network
 from tests.cli.fixtures_commands import HAS_A, assert_one_line, generate, records
 from tests.fixtures_adapters import trained
 from tests.fixtures_encoders import classifier_pipeline

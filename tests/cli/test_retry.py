@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from guardwrap.calls.records import record_of
 from guardwrap.cli import generate_run
-from guardwrap.prompt_files.records import record_of
 from tests.cli.fixtures_commands import assert_one_line, generate, records
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -8,8 +8,8 @@ import pytest
 from guardwrap.constraints.files import template
 from guardwrap.constraints.files.constraint_file import load
 from guardwrap.errors import SpecError
-from guardwrap.ray.ray_job import Recipe, Worker
-from guardwrap.ray.rows import numbered
+from guardwrap.integrations.ray.ray_job import Recipe, Worker
+from guardwrap.integrations.ray.rows import numbered
 from tests.cli.fixtures_commands import assert_one_line, generate, records, run
 from tests.cli.test_prompt_overrides import B, written
 
@@ -116,7 +116,7 @@ def test_plan_fills_the_rule(model, row_rule):
 
 def test_workers_fill_the_rule(model, row_rule):
     from guardwrap import Budget
-    from guardwrap.prompt_files.prompts import PromptSource, own_of
+    from guardwrap.calls.prompts import PromptSource, own_of
 
     file = load(row_rule)
     read_own = own_of("p.jsonl", file.constraint, Budget())

@@ -102,7 +102,7 @@ sys.addaudithook(hook)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["guardwrap.cli.typer_app", "typer", "pydantic", "scipy", "torch", "guardwrap.scheduling.scheduler"],
+    ["guardwrap.cli.typer_app", "typer", "pydantic", "scipy", "torch", "guardwrap.engine.scheduling.scheduler"],
 )
 def test_ctrl_c_during_imports_is_one_line(place, name):
     args = ["generate", "ab", "-c", "a.yaml", "-m", "model"]

@@ -1,7 +1,4 @@
-"""The command itself: its options, what it imports, and one-line errors.
-
-Covers ``environment/process.py`` too.
-"""
+"""The command itself: its options, what it imports, and one-line errors."""
 
 import os
 import platform
@@ -88,7 +85,7 @@ def test_starts_without_torch(args):
 def test_memory_that_is_freed_is_kept():
     def faults(call):
         code = (
-            "import resource\nfrom guardwrap.environment.process import keep_freed_memory\n"
+            "import resource\nfrom guardwrap.support.process import keep_freed_memory\n"
             f"{call}\n"
             "for _ in range(20):\n    del bytearray(b'1' * 2**26)[:]\n"
             "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"

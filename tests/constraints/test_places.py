@@ -1,8 +1,4 @@
-"""Places of violations, in errors and reports: where they are, and that they contain no generated text.
-
-Covers ``constraints/json_paths.py``, ``constraints/json/schema_validation.py`` and
-``constraints/json/json_monitor.py``.
-"""
+"""Places of violations, in errors and reports: where they are, and that they contain no generated text."""
 
 from __future__ import annotations
 

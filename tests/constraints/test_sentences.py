@@ -1,7 +1,4 @@
-"""Words and sentences in many languages and scripts.
-
-Covers ``constraints/views.py`` too.
-"""
+"""Words and sentences in many languages and scripts."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,4 @@
-"""Parts of a text as views: what is selected, sound verdicts while a text grows, and what comes out is drawn from g.
-
-Covers ``constraints/views.py`` too.
-"""
+"""Parts of a text as views: what is selected, sound verdicts while a text grows, and what comes out is drawn from g."""
 
 from __future__ import annotations
 

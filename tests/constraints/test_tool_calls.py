@@ -1,7 +1,4 @@
-"""Tool calls: what is a call, in every spelling of the tools, and the model's own shares of calls and answers.
-
-Covers ``constraints/json/tool_calls.py``.
-"""
+"""Tool calls: what is a call, in every spelling of the tools, and the model's own shares of calls and answers."""
 
 import copy
 import json
@@ -17,11 +14,11 @@ from guardwrap.constraints import dump, parse
 from guardwrap.constraints.checking import judge_parts
 from guardwrap.constraints.verdicts import Context, Event, RegionMonitor
 from guardwrap.errors import ConstraintError, UsageError
-from guardwrap.messages.regions import MessageRegions
+from guardwrap.models.regions import MessageRegions
 from guardwrap.outcomes import Draw
 from guardwrap.testing import World, goodness_of_fit
 from tests import fixtures_models
-from tests.messages.test_parsed_message import parts_of, region_of
+from tests.models.test_parsed_message import parts_of, region_of
 
 CHAT = [{"role": "user", "content": "a"}]
 

@@ -1,7 +1,4 @@
-"""Verdicts are sound, and decided where they can be.
-
-Covers ``constraints/base.py`` too.
-"""
+"""Verdicts are sound, and decided where they can be."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from guardwrap.evaluation.evaluation_settings import Settings
 from guardwrap.evaluation.figures import BaseFigures, Evaluation, PromptFigures, ProposalFigures
 from guardwrap.evaluation.tradeoff import Point
 from guardwrap.outcomes import Estimate, exactly
-from guardwrap.report.blocks import Points, Table, Text
+from guardwrap.outcomes.blocks import Points, Table, Text
 from tests.evaluation.fixtures_recordings import Source, placed
 
 CHEAP, SAME, DEAR = Estimate(0.6, 0.55, 0.65), Estimate(0.12, 0.08, 0.17), Estimate(0.01, 0.005, 0.015)

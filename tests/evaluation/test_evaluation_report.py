@@ -1,7 +1,4 @@
-"""Files of an evaluation: recordings, JSON, plots and the page; and its command.
-
-Covers ``cli/commands/evaluate_command.py`` too.
-"""
+"""Files of an evaluation: recordings, JSON, plots and the page; and its command."""
 
 import json
 import os
@@ -23,14 +20,14 @@ from guardwrap.evaluation.evaluation_report import page_of, read_evaluation
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Bars, Curves, Points
-from guardwrap.report.charts import methods_of
-from guardwrap.report.html import html_report
+from guardwrap.outcomes.blocks import Bars, Curves, Points
+from guardwrap.outcomes.charts import methods_of
+from guardwrap.outcomes.html import html_report
 from guardwrap.samplers import from_row, qrs
 from guardwrap.testing import llama_world
 from tests.cli.fixtures_commands import run as command
 from tests.evaluation.fixtures_recordings import Source, placed
-from tests.report.fixtures_pages import Page
+from tests.outcomes.fixtures_pages import Page
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('1')</script> & \" $x$ _"
@@ -207,7 +204,7 @@ def test_the_papers_figures_stand_only_beside_those_of_who_repeats_it(tmp_path):
 
 
 def test_negative_control_a_page_that_escapes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("guardwrap.report.html._AUTOESCAPE", False)
+    monkeypatch.setattr("guardwrap.outcomes.html._AUTOESCAPE", False)
     run(tmp_path, prompts=["<script>alert(1)</script>"])
     assert "script" in {tag for tag, _ in Page((tmp_path / "report.html").read_text()).seen}
 
@@ -243,7 +240,7 @@ def test_matplotlib_stays_as_it_was(tmp_path):
 
 def test_torch_is_not_needed():
     code = (
-        "import sys, guardwrap.evaluation.evaluation_report, guardwrap.report.html; assert 'torch' not in sys.modules"
+        "import sys, guardwrap.evaluation.evaluation_report, guardwrap.outcomes.html; assert 'torch' not in sys.modules"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -11,10 +11,10 @@ import torch
 
 from guardwrap import GuardedGenerator
 from guardwrap.adapters import save_adapter
+from guardwrap.calls import choice
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError
 from guardwrap.evaluation.evaluation_run import _law_of, evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
-from guardwrap.planning import choice
 from guardwrap.testing import World
 from tests.evaluation.fixtures_recordings import undrawn
 from tests.fixtures_adapters import CONSTRAINT, card_of, trained, world_of

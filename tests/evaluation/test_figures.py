@@ -1,7 +1,4 @@
-"""Figures of proposals and samplers, compared with those of an enumerated world.
-
-Covers ``evaluation/tradeoff.py`` too.
-"""
+"""Figures of proposals and samplers, compared with those of an enumerated world."""
 
 import json
 import math
@@ -17,7 +14,7 @@ from guardwrap.evaluation.evaluation_report import evaluation_charts
 from guardwrap.evaluation.figures import figures_of, mean_over_prompts
 from guardwrap.evaluation.tradeoff import COSTS, Point, reach
 from guardwrap.outcomes import Draw, Estimate, plain
-from guardwrap.report.charts import alt_of, svg_of
+from guardwrap.outcomes.charts import alt_of, svg_of
 from guardwrap.samplers import Attempt
 from tests.evaluation.fixtures_recordings import placed
 

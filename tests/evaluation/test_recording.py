@@ -102,7 +102,7 @@ def test_a_changed_adapter_is_drawn_anew(tmp_path):
 
 def test_a_ready_made_adapter_of_a_new_version_is_drawn_anew(tmp_path, monkeypatch):
     folder, given = adapter(tmp_path / "small"), {"adapter": "catalogue:small"}
-    monkeypatch.setattr("guardwrap.environment.network.adapters", lambda: {"small": folder})
+    monkeypatch.setattr("guardwrap.support.network.adapters", lambda: {"small": folder})
     assert drawn(tmp_path / "out", x=given) == ["catalogue:small", None]
     assert drawn(tmp_path / "out", x=given) == []
     adapter(folder, weights=b"others")

@@ -8,7 +8,7 @@ import torch
 
 from guardwrap import Budget, GuardedGenerator, Regex
 from guardwrap.testing import World
-from tests.messages.test_templates import piece_name, world_of
+from tests.models.test_templates import piece_name, world_of
 
 NO_BAD = ~Regex("bad")
 TIMES = 20

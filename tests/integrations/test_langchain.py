@@ -1,7 +1,4 @@
-"""LangChain's kinds of calls: each text that they return is checked.
-
-Covers ``integrations/guarded_call.py`` too.
-"""
+"""LangChain's kinds of calls: each text that they return is checked."""
 
 import asyncio
 import json

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from guardwrap.integrations.langchain import GuardedChatModel
 from guardwrap.testing import World
 from tests.integrations.fixtures_tools import NO_BAD, call_text, f, guarded_chat
-from tests.messages.test_templates import piece_name, world_of
+from tests.models.test_templates import piece_name, world_of
 
 CALLS = [
     ("magic_function", {"input": 3}),

@@ -1,7 +1,4 @@
-"""LangChain's usage metadata: tokens of the prompt and of the accepted text, whichever method is called.
-
-Covers ``integrations/langchain.py`` and ``integrations/guarded_call.py`` too.
-"""
+"""LangChain's usage metadata: tokens of the prompt and of the accepted text, whichever method is called."""
 
 import functools
 import operator

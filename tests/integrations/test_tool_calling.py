@@ -1,7 +1,4 @@
-"""Tools in LangChain, LlamaIndex and Haystack: every message satisfies the constraint and the rule for the tools.
-
-Covers ``messages/answer_message.py`` too.
-"""
+"""Tools in LangChain, LlamaIndex and Haystack: every message satisfies the constraint and the rule for the tools."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from guardwrap.integrations import guarded_call
 from guardwrap.integrations.haystack import GuardedChatGenerator
 from guardwrap.integrations.langchain import GuardedChatModel
 from guardwrap.integrations.llamaindex import GuardedLLM
-from guardwrap.messages.parsed_message import answer_message, called_tools
+from guardwrap.models.parsed_message import answer_message, called_tools
 from guardwrap.outcomes import Draw
 from guardwrap.testing import World
 from tests.integrations.fixtures_models import small_world

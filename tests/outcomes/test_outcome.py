@@ -1,7 +1,4 @@
-"""Budgets, reports and outcomes.
-
-Covers ``budget.py``, ``environment/process.py`` and ``formatting.py`` too.
-"""
+"""Budgets, reports and outcomes."""
 
 import copy
 import dataclasses

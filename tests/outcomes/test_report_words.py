@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, imh
-from guardwrap.formatting import digits
 from guardwrap.outcomes import Closeness, Distribution, Estimate, Usage
+from guardwrap.support.formatting import digits
 from guardwrap.testing import World
 from tests.outcomes.fixtures_weights import HEAVY, LIGHT, qrs_report
 

@@ -1,7 +1,4 @@
-"""Copies of the prompt and of given texts.
-
-Covers ``constraints/kinds/text_constraint.py`` too.
-"""
+"""Copies of the prompt and of given texts."""
 
 from typing import Any
 from unittest.mock import patch

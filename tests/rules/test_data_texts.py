@@ -1,7 +1,4 @@
-"""JSON, JSON Lines, TOML and YAML.
-
-Covers ``rules/formats.py``.
-"""
+"""JSON, JSON Lines, TOML and YAML."""
 
 from __future__ import annotations
 

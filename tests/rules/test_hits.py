@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from guardwrap import PersonalData, Secrets, Verdict
 from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.rules import hits, secrets
 from guardwrap.rules.hits import HitMonitor, HitRule, first_hit
+from guardwrap.support.time_limits import TimeLimit, time_limit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 

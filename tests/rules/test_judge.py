@@ -1,7 +1,4 @@
-"""Judges: the probability of an answer, what a text can do to the question, and the law of what is drawn with one.
-
-Covers ``rules/judge_answers.py`` too.
-"""
+"""Judges: the probability of an answer, what a text can do to the question, and the law of what is drawn with one."""
 
 import copy
 import math

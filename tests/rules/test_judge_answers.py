@@ -1,7 +1,4 @@
-"""Judges on a server: what is sent, what counts as an answer, faults, and the law of what is drawn with one.
-
-Covers ``environment/network.py`` too.
-"""
+"""Judges on a server: what is sent, what counts as an answer, faults, and the law of what is drawn with one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""XML, compared with ElementTree, and HTML.
-
-Covers ``rules/formats.py``.
-"""
+"""XML, compared with ElementTree, and HTML."""
 
 from __future__ import annotations
 

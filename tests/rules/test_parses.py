@@ -17,13 +17,13 @@ from guardwrap import Code, Parses, Part
 from guardwrap.constraints import Verdict, parse, views
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
-from guardwrap.documents.time_limits import TimeLimit
 from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.outcomes import Draw
 from guardwrap.rules import parses
 from guardwrap.rules.parses import fault_or_too_deep
 from guardwrap.serve.request_models import GuardwrapFields
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
+from guardwrap.support.time_limits import TimeLimit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, profile
 

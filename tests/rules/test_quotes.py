@@ -1,7 +1,4 @@
-"""Quotations that occur in a source.
-
-Covers ``rules/copies.py`` too.
-"""
+"""Quotations that occur in a source."""
 
 from contextlib import suppress
 from typing import Any

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from guardwrap import Parses
-from guardwrap.documents.time_limits import TimeLimit
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 from guardwrap.rules import sql
+from guardwrap.support.time_limits import TimeLimit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import judged
 

@@ -1,7 +1,4 @@
-"""CSV, and tables in Markdown, compared with the parser of markdown-it.
-
-Covers ``rules/formats.py``.
-"""
+"""CSV, and tables in Markdown, compared with the parser of markdown-it."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ import pytest
 
 from guardwrap import GuardedGenerator, Regex, imh, qrs
 from guardwrap.constraints import dump, parse
-from guardwrap.documents.validation import read_option
 from guardwrap.errors import SpecError, UnknownName, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler, rejection, sampler_named
+from guardwrap.support.validation import read_option
 from guardwrap.testing import table_world
 
 

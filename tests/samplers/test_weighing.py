@@ -1,7 +1,4 @@
-"""QRS and IMH: the distribution of returned texts compared with the exact one, on a world of 1 093 texts.
-
-Covers ``samplers/imh.py``, ``samplers/protocol.py`` and ``samplers/qrs.py`` too.
-"""
+"""QRS and IMH: the distribution of returned texts compared with the exact one, on a world of 1 093 texts."""
 
 import itertools
 import math

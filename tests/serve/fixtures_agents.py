@@ -15,7 +15,7 @@ from guardwrap.serve.parsed_request import ANYTHING
 from guardwrap.serve.routes import create_app
 from guardwrap.serve.server_settings import ServerSettings
 from guardwrap.testing import World
-from tests.messages.test_templates import piece_name, world_of
+from tests.models.test_templates import piece_name, world_of
 
 TOOL = {
     "type": "function",

@@ -16,7 +16,7 @@ from pydantic import create_model
 
 from guardwrap import ToolCalls
 from guardwrap.constraints.verdicts import Undecided
-from tests.messages.test_templates import world_of
+from tests.models.test_templates import world_of
 from tests.serve.fixtures_agents import NAME, agent_world, running_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
@@ -223,7 +223,7 @@ def test_negative_control_a_server_without_the_tools_rule(
     assert calls() == {("f", '{"a": 1}')}
     monkeypatch.setattr(ToolCalls, "fault_of", lambda *_: "")
     monkeypatch.setattr(ToolCalls, "monitor_in", lambda *_: Undecided())
-    monkeypatch.setattr("guardwrap.session.source.with_syntax", lambda constraint, *_, **__: constraint)
+    monkeypatch.setattr("guardwrap.calls.source.with_syntax", lambda constraint, *_, **__: constraint)
     assert calls() > {("f", '{"a": 1}')}
 
 

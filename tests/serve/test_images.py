@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.errors import ModelError
-from guardwrap.pipelines.loading import image_pipeline
+from guardwrap.models.loading import image_pipeline
 from guardwrap.serve import chat_messages
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING

@@ -1,7 +1,4 @@
-"""Parsed requests: every field is supported, or rejected with an error that names it.
-
-Covers ``serve/request_models.py`` and ``serve/request_policy.py`` too.
-"""
+"""Parsed requests: every field is supported, or rejected with an error that names it."""
 
 import dataclasses
 import json

@@ -1,7 +1,4 @@
-"""Ids of requests in headers, bodies and the log, and the spans of the server's requests.
-
-Covers ``serve/incoming_requests.py``.
-"""
+"""Ids of requests in headers, bodies and the log, and the spans of the server's requests."""
 
 import asyncio
 import json

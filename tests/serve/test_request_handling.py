@@ -1,7 +1,4 @@
-"""One request in the batch, without a network: a disconnect is noticed at once.
-
-Covers ``serve/error_responses.py`` too.
-"""
+"""One request in the batch, without a network: a disconnect is noticed at once."""
 
 import asyncio
 import json
@@ -16,7 +13,7 @@ import pytest
 from transformers.pipelines import TextGenerationPipeline
 
 from guardwrap import GuardedGenerator
-from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.engine.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING, parse_request

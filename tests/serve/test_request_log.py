@@ -1,7 +1,4 @@
-"""The log of a server must not stop it.
-
-Covers ``serve/lifecycle.py``.
-"""
+"""The log of a server must not stop it."""
 
 import logging
 import os

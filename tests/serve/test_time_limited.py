@@ -1,7 +1,4 @@
-"""Time limits for the server's own functions.
-
-Covers ``environment/threads.py`` too.
-"""
+"""Time limits for the server's own functions."""
 
 import threading
 import time

@@ -1,7 +1,4 @@
-"""Checkpoints that are damaged, cannot be written, or belong to another training.
-
-Covers ``training/training_state.py`` too.
-"""
+"""Checkpoints that are damaged, cannot be written, or belong to another training."""
 
 import builtins
 import errno

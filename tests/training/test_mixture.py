@@ -1,7 +1,4 @@
-"""Weights of samples from several distributions, and branches, compared with enumerated worlds.
-
-Covers ``training/training_state.py`` too.
-"""
+"""Weights of samples from several distributions, and branches, compared with enumerated worlds."""
 
 import collections
 from typing import Any

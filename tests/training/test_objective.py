@@ -1,7 +1,4 @@
-"""Training on worlds whose g is enumerated: gradients, and the methods' distance to the best possible policy.
-
-Covers ``training/policy.py``, ``training/rounds.py`` and ``training/task.py`` too.
-"""
+"""Training on worlds whose g is enumerated: gradients, and the methods' distance to the best possible policy."""
 
 import math
 from pathlib import Path
@@ -11,7 +8,7 @@ import pytest
 import torch
 
 from guardwrap import GuardedGenerator, Regex
-from guardwrap.backends.sequence_scores import of_tokens, scored
+from guardwrap.engine.sequence_scores import of_tokens, scored
 from guardwrap.testing import World, llama_world
 from guardwrap.training import Settings
 from guardwrap.training.policy import Policy, update

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from guardwrap.errors import UsageError
-from guardwrap.pipelines.proposal_draws import QUANTISED
+from guardwrap.models.proposal_draws import QUANTISED
 from guardwrap.training import train
 from guardwrap.training.policy import update
 from guardwrap.training.task import Sample

@@ -1,7 +1,4 @@
-"""Invalid trainings raise errors with a reason before anything is drawn.
-
-Covers ``training/training_settings.py`` too.
-"""
+"""Invalid trainings raise errors with a reason before anything is drawn."""
 
 import copy
 

@@ -1,7 +1,4 @@
-"""Trainings that start from an adapter for a weaker constraint, which satisfies the stricter one more often.
-
-Covers ``training/mixture.py`` too.
-"""
+"""Trainings that start from an adapter for a weaker constraint, which satisfies the stricter one more often."""
 
 from pathlib import Path
 

@@ -1,7 +1,4 @@
-"""Results of a training: an adapter with a correct card however it ended, an unchanged model, and warnings.
-
-Covers ``training/learning_curve.py`` and ``training/rounds.py`` too.
-"""
+"""Results of a training: an adapter with a correct card however it ended, an unchanged model, and warnings."""
 
 import copy
 import json
@@ -19,9 +16,9 @@ from guardwrap import Budget, GuardedGenerator
 from guardwrap.adapters import Card, Figures
 from guardwrap.adapters.adapter_folder import WEIGHTS
 from guardwrap.adapters.card import Figure
-from guardwrap.environment.files import CARD
 from guardwrap.metrics import pareto_k
 from guardwrap.outcomes import Estimate
+from guardwrap.support.files import CARD
 from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.training import rounds, train
 from guardwrap.training.learning_curve import Row, Stage, summarise, warnings_of

@@ -1,7 +1,4 @@
-"""Conclusions of a training: verdicts that depend on intervals and on the draws they were measured on.
-
-Covers ``training/training_report.py`` too.
-"""
+"""Conclusions of a training: verdicts that depend on intervals and on the draws they were measured on."""
 
 import math
 from pathlib import Path
@@ -12,8 +9,8 @@ import pytest
 from guardwrap.metrics import acceptance_rate
 from guardwrap.metrics.divergence import kl_gold_proposal_from_gold
 from guardwrap.outcomes import Estimate
-from guardwrap.report.blocks import Table
-from guardwrap.report.claims import Answer
+from guardwrap.outcomes.blocks import Table
+from guardwrap.outcomes.claims import Answer
 from guardwrap.training.training_report import Result, Training, claims_of_training, on_draws_of_g, pages_of
 from guardwrap.training.training_settings import TrainingSettings
 

@@ -1,7 +1,4 @@
-"""Two processes share the work of one, with the same draws and the same policy.
-
-Covers ``training/shards.py`` too.
-"""
+"""Two processes share the work of one, with the same draws and the same policy."""
 
 import json
 import multiprocessing
@@ -13,7 +10,7 @@ import pytest
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from guardwrap.adapters import Card
-from guardwrap.environment.files import CARD
+from guardwrap.support.files import CARD
 from tests.training.fixtures_training import PRELOADED
 from tests.training.fixtures_two_processes import run, start
 

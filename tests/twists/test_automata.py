@@ -1,7 +1,4 @@
-"""Automata say of whole texts what their constraints say.
-
-Covers ``twists/progress_of.py`` and ``twists/word_progress.py``.
-"""
+"""Automata say of whole texts what their constraints say."""
 
 import numpy as np
 import pytest

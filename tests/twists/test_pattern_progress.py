@@ -1,7 +1,4 @@
-"""Automata of expressions, and of what is counted, say of whole texts what their constraints say.
-
-Covers ``twists/pattern_programs.py`` and ``twists/progress_of.py``.
-"""
+"""Automata of expressions, and of what is counted, say of whole texts what their constraints say."""
 
 import random
 from functools import cache

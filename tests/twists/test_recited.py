@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Twisted, qrs
+from guardwrap.calls import twisting
 from guardwrap.errors import UsageError
-from guardwrap.session import twisting
 from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.twists.tilt import TiltData, TokenEmbeddings
 from guardwrap.twists.twist import Recited

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from guardwrap import Keyword
-from guardwrap.pipelines.vocabulary import Vocabulary
+from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.testing import llama_world, table_world
 from guardwrap.twists import tilt, twist
 from guardwrap.twists.progress_of import automaton_of

@@ -1,7 +1,4 @@
-"""Twisted proposals: their distribution, their weights, and the samplers on top, for values that are arbitrary.
-
-Covers ``session/twisting.py`` and ``twists/state_values.py`` too.
-"""
+"""Twisted proposals: their distribution, their weights, and the samplers on top, for values that are arbitrary."""
 
 import dataclasses
 import math
@@ -29,11 +26,11 @@ from guardwrap import (
     imh,
     qrs,
 )
-from guardwrap.backends import token_sampling
+from guardwrap.calls import twisting
+from guardwrap.engine import token_sampling
 from guardwrap.errors import UsageError
-from guardwrap.pipelines.vocabulary import Vocabulary
+from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.session import twisting
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from guardwrap.twists import twist
 from guardwrap.twists.automata import Automaton

@@ -1,7 +1,4 @@
-"""Twists in files: another process draws the same texts, and no other file is taken for one.
-
-Covers ``twists/twist_file.py``.
-"""
+"""Twists in files: another process draws the same texts, and no other file is taken for one."""
 
 import json
 import os
@@ -16,10 +13,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Masked, Regex, Twisted, qrs
+from guardwrap.calls import twisting
 from guardwrap.constraints import parse
 from guardwrap.constraints.files.file_fields import proposal_spelt
 from guardwrap.errors import UsageError
-from guardwrap.session import twisting
 from guardwrap.testing import llama_world, table_world
 from guardwrap.twists import twist_file
 from guardwrap.twists.progress_of import automaton_of
@@ -100,7 +97,7 @@ def test_the_tilt_is_saved_for_the_model_that_it_was_learned_for(tmp_path, monke
     elsewhere.run(other.prompt, **call)
     assert [twisted.tilt for twisted, _ in elsewhere.session._learned.values()] == [None]
 
-    monkeypatch.setattr("guardwrap.session.twisting.read_twist", lambda *args: (*read_twist(*args)[:2], None))
+    monkeypatch.setattr("guardwrap.calls.twisting.read_twist", lambda *args: (*read_twist(*args)[:2], None))
     (plain,) = guarded_of(rule, world, learned=path).run(world.prompt, **call)
     assert [draw.log_proposal for draw in plain.draws] != [draw.log_proposal for draw in before.draws]
 
@@ -112,7 +109,7 @@ def test_a_twist_of_another_constraint_is_refused(saved, rule):
 
 
 def test_a_twist_of_another_automaton_is_refused(saved, monkeypatch):
-    monkeypatch.setattr("guardwrap.session.twisting.automaton_digest", lambda automaton: "0" * 64)
+    monkeypatch.setattr("guardwrap.calls.twisting.automaton_digest", lambda automaton: "0" * 64)
     with pytest.raises(UsageError, match="by another version of guardwrap"):
         guarded_of(learned=saved[0]).run(WORLD.prompt, **CALL)
 

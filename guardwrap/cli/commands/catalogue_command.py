@@ -14,8 +14,8 @@ import yaml
 from guardwrap.cli.commands.init_command import editor_schema
 from guardwrap.constraints.files.constraint_data import catalogue_descriptions, catalogue_path
 from guardwrap.constraints.sentences import sentences
-from guardwrap.environment.files import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
+from guardwrap.support.files import CARD, PREFIX, adapters
 
 PROGRAM = "guardwrap catalogue"
 

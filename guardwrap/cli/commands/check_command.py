@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from guardwrap.calls.prompts import lines
+from guardwrap.calls.records import Audit, WrittenRecord, audited, is_written, read_json
 from guardwrap.cli.options import AllowCode
 from guardwrap.cli.shared import fail, in_one_line, read_constraints
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
@@ -25,14 +27,12 @@ from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.keyword import Keyword, unlikely_words
 from guardwrap.constraints.views import judged_part
-from guardwrap.documents.validation import Invalid
-from guardwrap.environment.files import PREFIX
-from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import ForeignFile, GuardwrapError, PromptError, UsageError, nearest, quoted
-from guardwrap.messages.parsed_message import written_message
+from guardwrap.models.parsed_message import written_message
 from guardwrap.outcomes import Draw
-from guardwrap.prompt_files.prompts import lines
-from guardwrap.prompt_files.records import Audit, WrittenRecord, audited, is_written, read_json
+from guardwrap.support.files import PREFIX
+from guardwrap.support.process import quieten_transformers
+from guardwrap.support.validation import Invalid
 
 UNEXPECTED, INVALID = 1, 2
 """Exit codes."""

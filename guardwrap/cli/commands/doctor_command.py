@@ -148,8 +148,8 @@ def _speed(findings: Findings, guarded: Any) -> None:
     """Report the mode, and compare the speed with that of the model's ``generate``."""
     import torch
 
-    from guardwrap.backends.refill.mode_selection import SLOWER, slower_because
-    from guardwrap.environment.transformers_internals import end_ids
+    from guardwrap.engine.refill.mode_selection import SLOWER, slower_because
+    from guardwrap.support.transformers_internals import end_ids
 
     prompt, model = "Once upon a time", guarded.model
     settings: dict[str, Any] = {"do_sample": True, "num_return_sequences": TEXTS}

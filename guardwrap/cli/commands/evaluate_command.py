@@ -13,9 +13,9 @@ import typer
 from guardwrap.cli.options import AllowCode, OtherModel, Out, Seed, Verbose
 from guardwrap.cli.progress import Progress, progress_shown
 from guardwrap.cli.shared import interruptible, known, load_generator, printable_text, require_folder
-from guardwrap.documents.validation import read_option
 from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_evaluation_settings
-from guardwrap.report.charts import require_matplotlib
+from guardwrap.outcomes.charts import require_matplotlib
+from guardwrap.support.validation import read_option
 
 if TYPE_CHECKING:
     from guardwrap.evaluation.evaluation_run import Tick
@@ -72,11 +72,11 @@ def evaluate(
     named = None if sampler is None else read_option(sampler, "--sampler")
     changes = known({"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_evaluation_settings(config, changes=changes, allow_code=allow_code)
+    from guardwrap.calls.choice import chosen_source
     from guardwrap.evaluation.evaluation_report import next_step
     from guardwrap.evaluation.evaluation_run import CHUNK
     from guardwrap.evaluation.evaluation_run import evaluate as run
     from guardwrap.evaluation.figures import LABELS, mean_over_prompts
-    from guardwrap.planning.choice import chosen_source
 
     def load(name: str) -> Any:
         """Load a proposal's model with the settings of the evaluated model."""

@@ -6,12 +6,12 @@ import secrets
 
 import typer
 
+from guardwrap.calls.prompts import PromptSource
 from guardwrap.cli.generate_request import GenerateRequest
 from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed, state_in_errors
 from guardwrap.cli.options import GenerateOptions, command_of
 from guardwrap.cli.results import WrittenLines, check_output, read_finished, sort_lines
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.prompts import PromptSource
 
 
 @command_of(GenerateOptions)

@@ -11,8 +11,8 @@ import typer
 import yaml
 
 from guardwrap.constraints.files.constraint_file import TITLE, json_schema, parse
-from guardwrap.environment.files import PREFIX
 from guardwrap.errors import UsageError
+from guardwrap.support.files import PREFIX
 
 SCHEMA = "guardwrap.schema.json"
 

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from guardwrap.calls.prompts import OPTIONS, Item
 from guardwrap.cli.generate_request import DrawRequest
 from guardwrap.cli.options import DrawOptions, command_of
 from guardwrap.cli.progress import EVERY, called_every, write_to_stderr
 from guardwrap.cli.shared import in_flags, known, printable_text
-from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
-from guardwrap.formatting import counted
 from guardwrap.outcomes import Origin
-from guardwrap.prompt_files.prompts import OPTIONS, Item
+from guardwrap.support.formatting import counted
+from guardwrap.support.validation import read_option
 
 if TYPE_CHECKING:
+    from guardwrap.calls.plan import Plan
     from guardwrap.generator import GuardedGenerator
-    from guardwrap.planning.plan import Plan
 
 _SHOWN = 8
 """Maximum number of prompts in the pilot: first one of each constraint and budget, then the first ones of the input."""

@@ -9,10 +9,10 @@ import typer
 
 from guardwrap.cli.options import Verbose
 from guardwrap.errors import UsageError
-from guardwrap.report.blocks import Page
-from guardwrap.report.charts import require_matplotlib
-from guardwrap.report.html import html_report
-from guardwrap.report.result_files import read_page
+from guardwrap.outcomes.blocks import Page
+from guardwrap.outcomes.charts import require_matplotlib
+from guardwrap.outcomes.html import html_report
+from guardwrap.outcomes.result_files import read_page
 
 
 def report(

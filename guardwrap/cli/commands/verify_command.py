@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from guardwrap.calls.records import audited, model_digest, read_records
 from guardwrap.cli.options import AllowCode, Constraints
 from guardwrap.cli.shared import read_constraints
-from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import UsageError
-from guardwrap.prompt_files.records import audited, model_digest, read_records
+from guardwrap.support.process import quieten_transformers
 
 VIOLATED = 1
 """Exit code."""

@@ -30,13 +30,13 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import All, Constraint, constraints_in, held
 from guardwrap.constraints.files.file_fields import AnAdapter, AnExample, AProposal, ARepair, Strict
 from guardwrap.constraints.files.kind_registry import kinds
-from guardwrap.documents.limits import MAX_DEPTH
-from guardwrap.documents.time_limits import check_deadline
-from guardwrap.documents.validation import Document, Elsewhere, Invalid, read_document, validated
-from guardwrap.documents.yaml_nodes import one_line, path_beside, read_text, reading_too, short
-from guardwrap.environment.files import PREFIX, content
 from guardwrap.errors import ConstraintError, ForeignFile, SpecError, UnknownName, UsageError, nearest
 from guardwrap.proposals import require_one
+from guardwrap.support.files import PREFIX, content
+from guardwrap.support.limits import MAX_DEPTH
+from guardwrap.support.time_limits import check_deadline
+from guardwrap.support.validation import Document, Elsewhere, Invalid, read_document, validated
+from guardwrap.support.yaml_nodes import one_line, path_beside, read_text, reading_too, short
 
 
 def catalogue_names() -> list[str]:

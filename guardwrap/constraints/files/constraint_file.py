@@ -29,13 +29,13 @@ from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spel
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
-from guardwrap.documents.limits import MAX_BYTES
-from guardwrap.documents.validation import Document, Invalid
-from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
-from guardwrap.environment.files import PREFIX
 from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest, quoted
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
+from guardwrap.support.editor_schema import add_descriptions, parameters, share, summary
+from guardwrap.support.files import PREFIX
+from guardwrap.support.limits import MAX_BYTES
+from guardwrap.support.validation import Document, Invalid
+from guardwrap.support.yaml_nodes import read_text, reading, to_yaml
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from pydantic import (
 )
 
 from guardwrap.constraints.base import All, Constraint
-from guardwrap.documents.lexical import load_json
-from guardwrap.documents.validation import read_as, validated
-from guardwrap.documents.yaml_nodes import path_beside, short
-from guardwrap.environment.files import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt, Twisted
+from guardwrap.support.files import CARD, CONFIG, PREFIX, adapters
+from guardwrap.support.lexical import load_json
+from guardwrap.support.validation import read_as, validated
+from guardwrap.support.yaml_nodes import path_beside, short
 
 MOST_PARTS = 16
 """The most parts of a constraint of which ``demands`` compares every run of neighbors with another constraint."""

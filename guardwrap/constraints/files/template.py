@@ -13,11 +13,11 @@ from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.kind_registry import constraint_fields, kinds
 from guardwrap.constraints.views import MESSAGE
-from guardwrap.documents.limits import MAX_ITEMS
-from guardwrap.documents.validation import Document, Invalid
-from guardwrap.documents.yaml_nodes import reading, short
 from guardwrap.errors import UsageError, is_number, nearest
 from guardwrap.outcomes import Draw
+from guardwrap.support.limits import MAX_ITEMS
+from guardwrap.support.validation import Document, Invalid
+from guardwrap.support.yaml_nodes import reading, short
 
 _Place = tuple[str | int, ...]
 

@@ -13,9 +13,9 @@ from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Matcher
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
-from guardwrap.documents.yaml_nodes import path_beside, read_text
 from guardwrap.errors import CheckFailed, is_count
+from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
+from guardwrap.support.yaml_nodes import path_beside, read_text
 
 _Answer = TypeVar("_Answer")
 

@@ -13,8 +13,8 @@ from functools import cache
 import regex
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
+from guardwrap.support.time_limits import check_deadline
 
 # Limits on a grammar. The library cannot be interrupted while it compiles one, which takes up to 0.2 s within these
 # limits. Lark's grammar of Python has 391 definitions and brackets, and 198 repetitions.

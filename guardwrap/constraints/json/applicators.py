@@ -22,7 +22,7 @@ from guardwrap.constraints.json.subschemas import (
     Words,
 )
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.support.time_limits import check_deadline
 
 VIOLATED, UNDECIDED, SATISFIED = (int(verdict) for verdict in Verdict)  # plain integers compare faster
 Verdicts = tuple[int, ...]

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 import regex
 
 from guardwrap.constraints.regex_analysis import compile_pattern
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, quoted
+from guardwrap.support.time_limits import check_deadline
 
 _LAST = 0x10FFFF
 _Ranges = tuple[tuple[int, int], ...]

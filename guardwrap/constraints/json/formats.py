@@ -17,7 +17,7 @@ import idna
 import regex
 
 from guardwrap.constraints.json.ecma_patterns import is_expression
-from guardwrap.documents.time_limits import check_deadline, within
+from guardwrap.support.time_limits import check_deadline, within
 
 _HEX = "[0-9A-Fa-f]"
 _PERCENT = f"%{_HEX}{{2}}"

@@ -15,7 +15,7 @@ from guardwrap.constraints.json.applicators import SATISFIED, UNDECIDED, VIOLATE
 from guardwrap.constraints.json.keywords import canonical
 from guardwrap.constraints.json.subschemas import Objects, Subschema
 from guardwrap.constraints.json_paths import NOT_JSON
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.support.time_limits import check_deadline
 
 _NO_KEYS: HashTrieSet[str] = HashTrieSet()
 _NO_ITEMS: HashTrieSet[_CanonicalItem] = HashTrieSet()

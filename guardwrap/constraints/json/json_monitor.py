@@ -21,8 +21,8 @@ from guardwrap.constraints.json.frames import Dead, Frame
 from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
 from guardwrap.constraints.json_paths import NOT_JSON, WHITE_SPACE, shown_place
 from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
-from guardwrap.documents import lexical
-from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
+from guardwrap.support import lexical
+from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
 
 
 class ApplicatorCache:

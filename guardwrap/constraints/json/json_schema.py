@@ -24,13 +24,13 @@ from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text_constraint import Fault, TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import Part, View, in_json, message_part, read_view, view
-from guardwrap.documents import lexical
-from guardwrap.documents.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
-from guardwrap.documents.yaml_nodes import one_line
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
-from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
+from guardwrap.support import lexical
+from guardwrap.support.formatting import counted
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
+from guardwrap.support.yaml_nodes import one_line
 
 
 def _in_files(kind: Any, check: Callable[[Any], Any] = lambda value: value) -> GetPydanticSchema:

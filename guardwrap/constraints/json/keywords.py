@@ -15,8 +15,8 @@ import jsonschema
 
 from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
-from guardwrap.documents import lexical
-from guardwrap.documents.time_limits import check_deadline, within
+from guardwrap.support import lexical
+from guardwrap.support.time_limits import check_deadline, within
 
 _REFERENCES = ("$ref", "$dynamicRef")
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urldefrag, urljoin
 import jsonschema_specifications
 
 from guardwrap.constraints.json.drafts import DRAFT_2019, DRAFTS, UNDECLARED, Draft, draft_of, names_of, subschemas
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError
+from guardwrap.support.time_limits import check_deadline
 
 HERE = "urn:guardwrap:schema"  # the URI of a schema without an $id
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")

@@ -12,10 +12,10 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaError, core_schema
 
-from guardwrap.documents.limits import MAX_DEPTH, MAX_VALUES
-from guardwrap.documents.time_limits import check_deadline
-from guardwrap.documents.yaml_nodes import NodeReader, compose, one_line, path_beside, read_text, short
 from guardwrap.errors import ConstraintError, SpecError
+from guardwrap.support.limits import MAX_DEPTH, MAX_VALUES
+from guardwrap.support.time_limits import check_deadline
+from guardwrap.support.yaml_nodes import NodeReader, compose, one_line, path_beside, read_text, short
 
 
 def is_type(value: object) -> bool:

@@ -23,10 +23,10 @@ from guardwrap.constraints.json.keywords import VALIDATOR, UnionError
 from guardwrap.constraints.json.references import References, meta_schemas
 from guardwrap.constraints.json_paths import shown_place
 from guardwrap.constraints.kinds.text_constraint import Fault
-from guardwrap.documents import lexical
-from guardwrap.documents.time_limits import check_deadline
-from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
+from guardwrap.support import lexical
+from guardwrap.support.time_limits import check_deadline
+from guardwrap.support.yaml_nodes import one_line, short
 
 _MOST_ERRORS = 100
 """The most errors that are compared to report one: a long list may have an error for each item."""

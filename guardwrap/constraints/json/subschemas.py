@@ -16,8 +16,8 @@ from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
 from guardwrap.constraints.json.references import Scope
 from guardwrap.constraints.regex_analysis import extent
-from guardwrap.documents.lexical import Exact, is_whole
-from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, within
+from guardwrap.support.lexical import Exact, is_whole
+from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, within
 
 
 class Words:

@@ -25,10 +25,10 @@ from guardwrap.constraints.verdicts import (
     holds_or_raises_later,
 )
 from guardwrap.constraints.views import PLAIN_TEXT
-from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import NO_CALL, Draw
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
 
 
 def _in_python_only(value: Any) -> Any:

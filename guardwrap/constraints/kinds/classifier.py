@@ -17,10 +17,6 @@ from pydantic import WithJsonSchema
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.field_checks import require, require_choice
 from guardwrap.constraints.views import View, read_view, view
-from guardwrap.documents.limits import readable
-from guardwrap.environment.model_loading import computing, loading_model
-from guardwrap.environment.network import cached_or_online
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import (
     CheckFailed,
     ConstraintError,
@@ -32,6 +28,10 @@ from guardwrap.errors import (
     nearest,
 )
 from guardwrap.outcomes import Draw
+from guardwrap.support.limits import readable
+from guardwrap.support.model_loading import computing, loading_model
+from guardwrap.support.network import cached_or_online
+from guardwrap.support.threads import cached_property
 
 
 class ScoringConstraint(Constraint):

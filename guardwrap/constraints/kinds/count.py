@@ -28,8 +28,8 @@ from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.sentences import WORD, sentences
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.time_limits import check_deadline, matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
+from guardwrap.support.time_limits import check_deadline, matches
 
 _PRONOUNS = {
     "en": "i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her "

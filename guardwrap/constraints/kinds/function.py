@@ -16,12 +16,12 @@ from guardwrap.constraints.base import Constraint, source_file
 from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
-from guardwrap.documents.time_limits import uncounted
-from guardwrap.documents.validation import require_code_allowed
-from guardwrap.documents.yaml_nodes import short
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import uncounted
+from guardwrap.support.validation import require_code_allowed
+from guardwrap.support.yaml_nodes import short
 
 
 def _require_allowed(function: Any, info: ValidationInfo) -> Any:

@@ -28,10 +28,10 @@ from guardwrap.constraints.kinds.text_folding import (
 )
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
-from guardwrap.documents.time_limits import matches
-from guardwrap.environment.threads import cached_property
 from guardwrap.errors import Unsatisfiable, is_count, quoted
+from guardwrap.support.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import matches
 
 _GAPS = {"flexible": (r"\s+", " "), "optional": (r"[\s\-]+", "")}
 _PLAIN = regex.compile(r"[A-Za-z0-9_]+")

@@ -28,16 +28,16 @@ from guardwrap.constraints.kinds.text_folding import AS_READ
 from guardwrap.constraints.sentences import count_spaced_words, sentences
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.limits import count_items
-from guardwrap.documents.time_limits import (
+from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number
+from guardwrap.outcomes import Draw
+from guardwrap.support.formatting import counted
+from guardwrap.support.limits import count_items
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import (
     CHECK_SECONDS,
     matches,
     within,
 )
-from guardwrap.environment.threads import cached_property
-from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number
-from guardwrap.formatting import counted
-from guardwrap.outcomes import Draw
 
 Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii", "folded"]
 Unit = Literal["characters", "words", "sentences", "lines", "tokens"]

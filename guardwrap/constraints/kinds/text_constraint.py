@@ -11,16 +11,16 @@ from typing import ClassVar, NamedTuple, Self
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.verdicts import Context, MessageMonitor, Monitor, Undecided, Verdict
 from guardwrap.constraints.views import Part, PartMonitor, View, in_json, message_part, settled_parts, view
-from guardwrap.documents.time_limits import (
+from guardwrap.errors import CheckFailed
+from guardwrap.outcomes import Draw
+from guardwrap.support.threads import cached_property
+from guardwrap.support.time_limits import (
     VERDICT_SECONDS,
     StepOver,
     TimeLimit,
     charged,
     time_limit,
 )
-from guardwrap.environment.threads import cached_property
-from guardwrap.errors import CheckFailed
-from guardwrap.outcomes import Draw
 
 
 class Fault(NamedTuple):

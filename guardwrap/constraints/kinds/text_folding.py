@@ -14,9 +14,9 @@ import regex
 
 from guardwrap.constraints.field_checks import require
 from guardwrap.constraints.sentences import UNSPACED
-from guardwrap.documents.limits import MAX_FIXED
-from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, nearest
+from guardwrap.support.limits import MAX_FIXED
+from guardwrap.support.time_limits import check_deadline
 
 _HANGUL = "\u1100-\u11ff\uac00-\ud7a3"
 _SPACED = rf"[^\W{UNSPACED}{_HANGUL}]"

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from guardwrap.constraints.files.constraint_data import catalogue_names
-from guardwrap.environment.files import adapters
+from guardwrap.support.files import adapters
 from tests.cli.fixtures_commands import HAS_A, TWO_PARTS, assert_one_line, python, run, texts
 
 pytestmark = pytest.mark.usefixtures("command_line")

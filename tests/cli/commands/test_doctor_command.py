@@ -40,7 +40,7 @@ def test_a_model_that_is_drawn_in_the_fastest_way(model):
 
 
 def test_a_model_that_is_drawn_in_a_slower_mode(model, monkeypatch):
-    monkeypatch.setattr("guardwrap.backends.refill.mode_selection.taken_by", lambda model: frozenset())
+    monkeypatch.setattr("guardwrap.engine.refill.mode_selection.taken_by", lambda model: frozenset())
     result = run("doctor", model)
     assert result.exit_code == 1
     assert re.search(

@@ -1,8 +1,4 @@
-"""``guardwrap generate``: happy paths, exit codes, resuming, interruption.
-
-Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/options.py``, ``cli/results.py``,
-``cli/shared.py`` and ``constraints/files/constraint_file.py`` too.
-"""
+"""``guardwrap generate``: happy paths, exit codes, resuming, interruption."""
 
 import json
 import os

@@ -12,9 +12,9 @@ from guardwrap.budget import Budget
 from guardwrap.cli.commands.init_command import FILE, SCHEMA, editor_schema
 from guardwrap.constraints import Classifier, Keyword, Regex, load, parse
 from guardwrap.constraints.files.constraint_data import catalogue_names, catalogue_path
-from guardwrap.documents.validation import read_document
 from guardwrap.errors import SpecError
 from guardwrap.proposals import Masked
+from guardwrap.support.validation import read_document
 from tests.cli.fixtures_commands import TWO_PARTS, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")

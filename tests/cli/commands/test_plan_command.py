@@ -1,7 +1,4 @@
-"""``guardwrap plan``.
-
-Covers ``cli/shared.py`` and ``planning/plan.py`` too.
-"""
+"""``guardwrap plan``."""
 
 import inspect
 import json

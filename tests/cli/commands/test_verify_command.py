@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from transformers import LlamaForCausalLM
 
-from guardwrap.prompt_files import records as output_records
-from guardwrap.prompt_files.records import checksum_of
+from guardwrap.calls import records as output_records
+from guardwrap.calls.records import checksum_of
 from tests.cli.fixtures_commands import HAS_A, NEVER, assert_one_line, generate, records, run
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -13,9 +13,9 @@ from guardwrap.constraints.base import walk
 from guardwrap.constraints.checking import judge
 from guardwrap.constraints.files.constraint_data import catalogue_names
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
-from guardwrap.environment.files import content
 from guardwrap.errors import CheckFailed, UnknownName
 from guardwrap.outcomes import Draw
+from guardwrap.support.files import content
 
 NAMES = catalogue_names()
 # The examples of this file need a model; all other files are judged by rules.

@@ -1,7 +1,4 @@
-"""Constraint files: reading, writing, digests, and errors for hostile files.
-
-Covers ``documents/editor_schema.py``, ``documents/limits.py`` and ``documents/yaml_nodes.py`` too.
-"""
+"""Constraint files: reading, writing, digests, and errors for hostile files."""
 
 from __future__ import annotations
 

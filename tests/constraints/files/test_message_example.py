@@ -9,9 +9,9 @@ import yaml
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.files.constraint_file import json_schema
 from guardwrap.constraints.files.file_fields import read_message
-from guardwrap.documents.validation import Invalid
 from guardwrap.errors import SpecError
-from guardwrap.messages.parsed_message import answer_message, written_message
+from guardwrap.models.parsed_message import answer_message, written_message
+from guardwrap.support.validation import Invalid
 
 HEAD = "guardwrap: 1\nconstraint: {kind: keyword, words: a}\nexamples:\n"
 CALLS = "{content: a, reasoning: b, tool_calls: [{name: f, arguments: {x: [1]}}]}"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from guardwrap.constraints import All, Keyword, Length, Not, Regex, catalogue, load, parse
-from guardwrap.documents.limits import MAX_DEPTH, MAX_FILES
 from guardwrap.errors import SpecError
+from guardwrap.support.limits import MAX_DEPTH, MAX_FILES
 
 TEA = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
 

@@ -4,11 +4,11 @@ import jsonschema
 import pytest
 import yaml
 
+from guardwrap.calls.missing_texts import Repair
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.files.constraint_file import as_constraint_file, json_schema
 from guardwrap.constraints.files.file_fields import MESSAGE
 from guardwrap.errors import SpecError
-from guardwrap.session.missing_texts import Repair
 
 HEAD = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
 

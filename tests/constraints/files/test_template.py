@@ -1,7 +1,4 @@
-"""Constraint files with fields, whose placeholders are filled with values.
-
-Covers ``constraints/files/constraint_data.py`` too.
-"""
+"""Constraint files with fields, whose placeholders are filled with values."""
 
 import json
 

@@ -1,7 +1,4 @@
-"""Grammars: the language is that of Lark, verdicts are sound, and hostile input ends within the limits.
-
-Covers ``constraints/grammar/llguidance_matcher.py`` too.
-"""
+"""Grammars: the language is that of Lark, verdicts are sound, and hostile input ends within the limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Schemas of all drafts, compared with the validators of ``jsonschema``.
-
-Covers ``constraints/json/schema_notes.py`` too.
-"""
+"""Schemas of all drafts, compared with the validators of ``jsonschema``."""
 
 from __future__ import annotations
 

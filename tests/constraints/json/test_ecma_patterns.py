@@ -9,8 +9,8 @@ import regex
 
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.json.ecma_patterns import compile_expression, is_expression, translate
-from guardwrap.documents.limits import MAX_ITEMS
 from guardwrap.errors import ConstraintError
+from guardwrap.support.limits import MAX_ITEMS
 from guardwrap.testing import check_constraint
 
 # Expression, texts in which RegExp(expression, "u") finds a match, and texts in which it finds none.

@@ -1,8 +1,4 @@
-"""Verdicts on prefixes of JSON under a schema: sound, independent of how the text is cut, and early.
-
-Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py`` and
-``constraints/json/subschemas.py`` too.
-"""
+"""Verdicts on prefixes of JSON under a schema: sound, independent of how the text is cut, and early."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.checking import run_check, run_verdict
 from guardwrap.constraints.json import json_monitor
-from guardwrap.documents import time_limits
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
+from guardwrap.support import time_limits
 from tests.constraints.fixtures_strategies import json_texts, mutated, profile
 
 

@@ -1,7 +1,4 @@
-"""``JSONSchema(order="schema")``: which texts it excludes, how early, and its digest.
-
-Covers ``constraints/json/keywords.py``, ``constraints/json/subschemas.py`` and ``constraints/json/references.py`` too.
-"""
+"""``JSONSchema(order="schema")``: which texts it excludes, how early, and its digest."""
 
 from __future__ import annotations
 

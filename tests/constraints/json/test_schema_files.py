@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from guardwrap.constraints import JSONSchema, dump, json_schema, load, parse
-from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from guardwrap.errors import SpecError
+from guardwrap.support.limits import MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from guardwrap.training import read_settings
 
 SCHEMA = {"type": "object", "properties": {"a": {"format": "date"}}, "required": ["a"]}

@@ -1,7 +1,4 @@
-"""Validation of values: our keywords compared with those of ``jsonschema``.
-
-Covers ``constraints/json/keywords.py`` too.
-"""
+"""Validation of values: our keywords compared with those of ``jsonschema``."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from hypothesis import strategies as st
 from guardwrap.constraints import JSONSchema
 from guardwrap.constraints.json.keywords import canonical
 from guardwrap.constraints.json.schema_validation import read_schema
-from guardwrap.documents.lexical import load_exact
 from guardwrap.errors import ConstraintError
+from guardwrap.support.lexical import load_exact
 from tests.constraints.fixtures_strategies import TYPES, profile
 
 scalars = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2, 1.5, 0.1, 10**20, 1e20, "", "a", "b", "ab", "1"])

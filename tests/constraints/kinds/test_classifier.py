@@ -1,7 +1,4 @@
-"""``Classifier``, with a random network of 16 dimensions.
-
-Covers ``constraints/views.py`` too.
-"""
+"""``Classifier``, with a random network of 16 dimensions."""
 
 from __future__ import annotations
 

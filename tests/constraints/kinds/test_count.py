@@ -1,7 +1,4 @@
-"""Counts and shares, against statements of their own, with sound verdicts on every prefix.
-
-Covers ``constraints/field_checks.py`` too.
-"""
+"""Counts and shares, against statements of their own, with sound verdicts on every prefix."""
 
 import unicodedata
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Users' functions: what they may return, what they may raise, and what errors reveal.
-
-Covers ``constraints/checking.py`` too.
-"""
+"""Users' functions: what they may return, what they may raise, and what errors reveal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Keyword in twelve languages: what counts as an occurrence, and sound verdicts whatever character follows.
-
-Covers ``constraints/kinds/text_folding.py`` too.
-"""
+"""Keyword in twelve languages: what counts as an occurrence, and sound verdicts whatever character follows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Regex, Keyword and Length on whole texts, and invalid parameters.
-
-Covers ``constraints/kinds/keyword.py`` and ``constraints/regex_analysis.py`` too.
-"""
+"""Regex, Keyword and Length on whole texts, and invalid parameters."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Backends, which draw attempts: our decoding loop (``refill``), transformers' loop, and servers (``endpoint``)."""

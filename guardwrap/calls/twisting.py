@@ -1,0 +1,368 @@
+"""Learning the values of twisted proposals, and twists for the prompts of a call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import TIMEOUT_MAX, Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.engine.scheduling.backend import TokenTwist
+from guardwrap.errors import UsageError
+from guardwrap.metrics import effective_sample_size
+from guardwrap.models.prepare import PreparedPrompt
+from guardwrap.models.vocabulary import Vocabulary
+from guardwrap.outcomes import Usage
+from guardwrap.samplers.protocol import Attempt
+from guardwrap.support.formatting import counted
+from guardwrap.support.yaml_nodes import short
+from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.state_values import SoftCounts, TokenStates, Values, log_values
+from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings
+from guardwrap.twists.twist import LEAST_SHARE, Defaults, Recited, Twist, defaults_for
+from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.card import Fingerprint
+
+PROMPTS = 4
+"""The most prompts of a call whose attempts are learned from."""
+
+FEWEST = 64
+"""The attempts of each of the first rounds of learning; see ``rounds_of``."""
+
+ENOUGH = 0.4
+"""Learning ends after a round whose attempts are worth this many effective draws of g each."""
+
+MOST_VALUES = 4_000_000
+"""The most values of a constraint, 32 MB: states, times tokens."""
+
+MOST_PRODUCTS = 2_000_000_000
+"""The most products to compute the values of what a file has, about two seconds: transitions, times tokens."""
+
+_LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
+MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
+"""The note of calls whose constraint has no automaton."""
+
+_TOO_LONG = "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most"
+
+_NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
+
+_UNUSED = (
+    "the twist learned nothing from {}: they do not satisfy the constraint within max_new_tokens, these settings rule "
+    "them out, satisfying texts are common, or the model has no output embeddings"
+)
+
+_READ = "the twist was read from a file; it had been learned from {} attempts{}"
+_OTHER_MODEL = " of another model, so fewer attempts may pass"
+_OTHER_CONSTRAINT = "the twist {!r} was learned for another constraint ({}); give one that was learned for {}"
+_OTHER_VOCABULARY = "the twist {!r} has a tilt for {} tokens, and the model {}; learn it again"
+_TOO_MUCH = (
+    "the twist of {} has too many transitions for texts of {} tokens; set max_new_tokens to at most {}, or leave "
+    "learned= out"
+)
+_UNLIKE = "the twist {!r} was learned by another version of guardwrap, which followed {} otherwise; learn it again"
+
+
+def rounds_of(attempts: int) -> tuple[int, ...]:
+    """Return how many attempts each round of learning has.
+
+    The first draws from the model, and the second with the values of states. From the third on, tokens are tilted as
+    well, and attempts are drawn with the strength and the share of the model that calls use. From the fifth on, every
+    other round is twice as large, as each one fits the tilt to all attempts so far.
+    """
+    sizes: list[int] = []
+    while (rest := attempts - sum(sizes)) > 0:
+        sizes.append(min(FEWEST << max(0, (len(sizes) - 2) // 2), rest))
+    return tuple(sizes)
+
+
+class Spent(NamedTuple):
+    """The cost of attempts that are not returned; seconds are wall-clock time."""
+
+    attempts: int = 0
+    computed_tokens: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def total(cls, costs: Iterable[Spent]) -> Spent:
+        """Return the sum of costs."""
+        return cls(*map(sum, zip(cls(), *costs, strict=True)))
+
+    @property
+    def usage(self) -> Usage:
+        """The cost as the part of a report's usage that was spent on learning."""
+        return Usage(
+            learning_attempts=self.attempts,
+            learning_computed_tokens=self.computed_tokens,
+            learning_seconds=self.seconds,
+        )
+
+
+class Learned(NamedTuple):
+    """What attempts for learning give."""
+
+    spent: Sequence[Spent]  # their cost, for each prompt
+    attempts: Sequence[Sequence[Attempt]]  # the attempts of each prompt, with their log-weights
+
+    @property
+    def worth(self) -> float:
+        """Effective draws of g for each attempt: the least of the prompts' (Σ w)² / (n Σ w²)."""
+        worths = []
+        for attempts in self.attempts:
+            logs = np.array([-np.inf if each.log_weight is None else each.log_weight for each in attempts])
+            passed = bool(len(logs)) and logs.max() > -np.inf
+            worths.append(effective_sample_size(logs).value / len(logs) if passed else 0.0)
+        return min(worths)
+
+
+DrawAttempts = Callable[[Sequence[PreparedPrompt], Sequence[TokenTwist], int, int], Learned]
+"""Draws attempts for each of several prompts with their twists: how many for each, and a seed."""
+
+
+@dataclass(eq=False)
+class TwistedConstraint:
+    """A constraint whose progress is followed, and what has been learned about it."""
+
+    states: TokenStates
+    counts: SoftCounts
+    defaults: Defaults  # what it is drawn with unless the call says otherwise
+    title: str = ""
+    sizes: tuple[int, ...] = ()  # the attempts of each round of learning
+    # tokens of texts to fit the tilt to, instead of attempts; empty for none, and without embeddings
+    examples: tuple[tuple[int, ...], ...] = ()
+    # the output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt
+    embeddings: TokenEmbeddings | None = None
+    # log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned
+    values: Values | None = None
+    tilt: Values | None = None  # e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet
+    # the rounds of learning that were not cut short by a time limit; their number once nothing is left to learn
+    rounds: int = 0
+    spent: Spent = field(default_factory=Spent)  # the cost of learning
+    origin: str | None = None  # for reports, where the values were read from; None if they were learned here
+    earlier: int = 0  # the attempts that values from a file had been learned from
+    unused: int = 0  # the number of examples from which nothing was learned
+    _data: TiltData = field(default_factory=TiltData, repr=False)
+    _learning: Lock = field(default_factory=Lock, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        constraint: Constraint,
+        vocabulary: Vocabulary | None,
+        model: Any,
+        attempts: int | None,
+        examples: Sequence[Sequence[int]] = (),
+    ) -> TwistedConstraint | None:
+        """Return the constraint with its automaton, to learn from attempts of a model; None if there is none.
+
+        ``examples`` are the tokens of satisfying texts to learn from.
+        """
+        if vocabulary is None:
+            raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
+        automaton = automaton_of(constraint)
+        if automaton is None:
+            return None
+        states = TokenStates(automaton, vocabulary)
+        passing = automaton.cut | automaton.ended
+        if examples and not any(passing[states.read(ids)[0]] for ids in examples):
+            raise UsageError(_NONE_PASSES.format(counted(len(examples), "text"), constraint.title))
+        defaults = defaults_for(automaton)
+        sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults.attempts))
+        embeddings = TokenEmbeddings.of(model)
+        texts = () if embeddings is None else tuple(tuple(ids) for ids in examples)
+        unused = len(examples) - len(texts)
+        counts = SoftCounts(len(automaton))
+        return cls(states, counts, defaults, constraint.title, sizes, texts, embeddings, unused=unused)
+
+    def read(self, path: Path, digest: str, model: Fingerprint) -> None:
+        """Take what was learned from a file.
+
+        ``model``: the fingerprint of the model that attempts are drawn from. If the file is for another one, reports
+        say so.
+        """
+        header, self.counts, tilt = read_twist(path, len(self.states.automaton))
+        if header.constraint != digest:
+            raise UsageError(_OTHER_CONSTRAINT.format(path.name, short(header.title), self.title))
+        if header.automaton != automaton_digest(self.states.automaton):
+            raise UsageError(_UNLIKE.format(path.name, self.title))
+        same = header.model == model.model_dump()
+        if same and tilt is not None and self.embeddings is not None:
+            tokens = len(self.embeddings.weight)
+            if len(tilt) != tokens:
+                raise UsageError(_OTHER_VOCABULARY.format(path.name, len(tilt), tokens))
+            self.tilt = tilt  # it belongs to the model's tokens
+        # As many rows as texts have tokens follow when a call needs them.
+        self.values, self.rounds = log_values(self.states.automaton, self.counts, 0), len(self.sizes)
+        self.earlier = header.attempts
+        self.origin = _READ.format(header.attempts, "" if same else _OTHER_MODEL)
+
+    def write(self, path: Path, digest: str, model: Fingerprint) -> None:
+        """Write what was learned to a file; see ``read``."""
+        assert self.values is not None
+        header = TwistHeader(
+            constraint=digest,
+            title=self.title,
+            automaton=automaton_digest(self.states.automaton),
+            model=model.model_dump(),
+            attempts=self.earlier + self.spent.attempts,
+        )
+        write_twist(path, header, self.counts, self.tilt)
+
+    @property
+    def learned(self) -> bool:
+        """Whether nothing is left to learn."""
+        return self.rounds == len(self.sizes)
+
+    @property
+    def left(self) -> int:
+        """The most attempts that it has still to be learned from."""
+        return 0 if self.learned else sum(self.sizes[self.rounds :]) + len(self.examples)
+
+    def learn(
+        self,
+        prompts: Sequence[PreparedPrompt],
+        attempts: DrawAttempts,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> list[Spent]:
+        """Learn the values from attempts for some prompts. The first caller learns, and others wait.
+
+        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on. A
+        caller whose timeout is over neither waits nor learns.
+        """
+        costs = [Spent()] * len(prompts)
+        seconds = left()
+        if not self._learning.acquire(timeout=-1 if seconds is None else min(max(0.0, seconds), TIMEOUT_MAX)):
+            return costs
+        try:
+            most, states = max(prompt.law.most_new for prompt in prompts), len(self.states.automaton)
+            if (most + 1) * states > MOST_VALUES:
+                # A mask helps only where some token leads to a state from which no text satisfies the constraint.
+                masks = "" if self.states.automaton.live().all() else ", or use Masked()"
+                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1) + masks)
+            while not self.learned and ((seconds := left()) is None or seconds > 0):
+                count = -(-self.sizes[self.rounds] // len(prompts))
+                began = time.monotonic()
+                twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
+                # After a round that was cut short, the next one draws other attempts.
+                learned = attempts(prompts, twists, count, self.spent.attempts)
+                self.counts.close_round()
+                self.values = log_values(self.states.automaton, self.counts, most)
+                self._fit(twists, learned)
+                share = (time.monotonic() - began) / len(prompts)
+                drawn = [spent._replace(seconds=share) for spent in learned.spent]
+                costs = [Spent.total(both) for both in zip(costs, drawn, strict=True)]
+                self.spent = Spent.total((self.spent, *drawn))
+                if sum(spent.attempts for spent in drawn) < count * len(prompts):
+                    return costs
+                rounds = len(self.sizes) if learned.worth >= ENOUGH else self.rounds + 1
+                if rounds == len(self.sizes) and self.examples:
+                    spent = self._recite(prompts[0], attempts)
+                    costs[0] = Spent.total((costs[0], spent))
+                    if spent.attempts < len(self.examples):
+                        return costs
+                self.rounds = rounds  # from here on, other calls do not wait
+            if self.learned:
+                self._data = TiltData()
+        finally:
+            self._learning.release()
+        return costs
+
+    def values_for(self, tokens: int) -> Values | None:
+        """Return the values, with rows for up to ``tokens`` tokens left if ``MOST_VALUES`` allows that.
+
+        A later call may allow longer texts than the one that learned. The further rows follow from the same counts,
+        once these no longer change; until then the last row stands for them. It does not wait for others that learn.
+        None if a timeout was over before anything was learned.
+        """
+        values, automaton = self.values, self.states.automaton
+        if values is None:
+            return None
+        tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
+        if self.learned and tokens >= len(values):
+            # The values of what a file has may take long to compute for so many tokens.
+            most = MOST_PRODUCTS // max(1, sum(row.nnz for row in self.counts.onward.values()))
+            if self.origin is not None and tokens > most:
+                raise UsageError(_TOO_MUCH.format(self.title, tokens, most))
+            self.values = values = log_values(automaton, self.counts, tokens)
+        return values
+
+    def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist:
+        """Return the twist of a prompt in the next of the rounds of ``attempts`` attempts."""
+        twist = Twist(self.states, self.values, prompt.law.end_ids, prompt.law.most_new, self.counts)
+        if self.rounds < 2:
+            return twist
+        records = None if self.embeddings is None else StepRecords(attempts, prompt.law.most_new)
+        strength, share, _ = self.defaults
+        return replace(twist, strength=strength, model_share=share, tilt=self.tilt, records=records)
+
+    def _recite(self, prompt: PreparedPrompt, attempts: DrawAttempts) -> Spent:
+        """Fit the tilt to the examples, as texts of a prompt."""
+        assert self.embeddings is not None
+        began, most = time.monotonic(), prompt.law.most_new
+        after: dict[tuple[int, ...], set[int]] = {}
+        for ids in self.examples:
+            for place, token in enumerate(ids):
+                after.setdefault(ids[:place], set()).add(token)
+        records = StepRecords(len(self.examples), most, after)
+        strength = self.defaults.strength
+        twist = Twist(self.states, self.values, prompt.law.end_ids, most, strength=strength, records=records)
+        drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
+        data = TiltData()
+        data.add_draws(self.examples, records)
+        tilt = data.fitted(self.embeddings)
+        self.tilt = tilt if tilt.any() else None
+        spent = Spent.total(drawn.spent)._replace(seconds=time.monotonic() - began)
+        if spent.attempts == len(self.examples):  # no time limit cut it short
+            self.unused = len(self.examples) - len(data.attempts)
+        self.spent = Spent.total((self.spent, spent))
+        return spent
+
+    def _fit(self, twists: Sequence[Twist], learned: Learned) -> None:
+        """Fit the tilt to the attempts so far."""
+        if self.embeddings is None or self.examples:
+            return
+        for twist, attempts in zip(twists, learned.attempts, strict=True):
+            if twist.records is not None:
+                self._data.add([attempt.draw.token_ids for attempt in attempts], twist.records)
+        tilt = self._data.fitted(self.embeddings)
+        self.tilt = tilt if tilt.any() else None
+
+
+@dataclass(frozen=True)
+class Twists:
+    """The twists of one call."""
+
+    constraint: TwistedConstraint  # the constraint with its values
+    strength: float | None  # the power of ψ; None for the default
+    model_share: float | None = None  # the share of the model itself in each step, at most the default; None for that
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for reports."""
+        learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
+        unused = self.constraint.unused
+        return (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
+
+    def twist(self, prompt: PreparedPrompt) -> Twist:
+        """Return the twist of a prompt."""
+        most, defaults = prompt.law.most_new, self.constraint.defaults
+        share = defaults.model_share
+        return Twist(
+            self.constraint.states,
+            self.constraint.values_for(most),
+            prompt.law.end_ids,
+            most,
+            strength=defaults.strength if self.strength is None else self.strength,
+            tilt=self.constraint.tilt,
+            model_share=share if self.model_share is None else min(self.model_share, share),
+            least_share=LEAST_SHARE,
+            # Nobody here has seen what a file was learned from, so reports allow for what it may hide.
+            most_weight=math.inf if self.constraint.origin is None else 1 / LEAST_SHARE,
+        )

@@ -1,0 +1,354 @@
+"""Drawing tokens from logits, for concurrent attempts of any requests, each with its own law and its own errors."""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from operator import sub
+from typing import NamedTuple
+
+import torch
+
+from guardwrap.engine.dead_prefixes import Candidates
+from guardwrap.engine.generation_law import (
+    GenerationLaw,
+    applied,
+    argmax,
+    ended_rows,
+    inverse_cdf,
+    require_drawable,
+    warped,
+)
+from guardwrap.engine.prefix_cache import learn, next_token, step, token_laws
+from guardwrap.engine.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
+from guardwrap.engine.scheduling.randomness import uniforms
+from guardwrap.errors import own_error
+
+
+class _Proposal(NamedTuple):
+    """What the next tokens of some attempts are drawn from: a', one row for each attempt.
+
+    Weights are of what is really drawn, so it also says what log a - log a' of each token is: log Z with a mask, and
+    what follows from log a with a twist. An attempt has at most one of these.
+    """
+
+    scores: torch.Tensor  # of a', ``[rows, columns]``; -inf for tokens that cannot be drawn
+    candidates: torch.Tensor | None  # the token of each column, ``[rows, columns]``; None if column i is token i
+    log_z: Sequence[float]  # for each row, log Z in nats: 0 without a mask, -inf if a mask excludes every token
+    log_model: Mapping[int, torch.Tensor]  # for each row with a twist, log a in nats, ``[columns]``, float64
+
+    def of(self, rows: Sequence[int]) -> _Proposal:
+        """Return the proposal of some of the rows."""
+        candidates = None if self.candidates is None else self.candidates[rows]
+        log_model = {place: self.log_model[row] for place, row in enumerate(rows) if row in self.log_model}
+        return _Proposal(self.scores[rows], candidates, [self.log_z[row] for row in rows], log_model)
+
+    def columns(self, row: int, tokens: Sequence[int]) -> list[int]:
+        """Return the columns of some tokens of a row."""
+        if self.candidates is None:
+            return list(tokens)
+        column_of = {token: column for column, token in enumerate(self.candidates[row].tolist())}
+        return [column_of[token] for token in tokens]
+
+
+def new_attempt(launch: Launch) -> AttemptState:
+    """Return an attempt before its first token."""
+    branch = None if launch.narrowed is None else launch.narrowed.root
+    return AttemptState(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
+
+
+def draw_tokens(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
+    """Draw a token for each attempt, append it, and set the status of the attempts that end with it.
+
+    Takes the model's logits of the next token, ``[attempts, vocabulary]``, float32; returns the tokens, arbitrary for
+    attempts that failed. An attempt whose processors, mask or watch raise, or whose logits are invalid, gets the status
+    ``"failed"``; other requests' attempts are not affected.
+    """
+    chance = [next(attempt.stream) for attempt in attempts]
+    groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
+    draw_together = _draw_isolated if len(groups) == 1 else partial(_draw_apart, groups)
+    tokens = draw_together(logits, attempts, chance)
+    extended = [attempt for attempt in attempts if attempt.error is None and attempt.status == "running"]
+    _settle([attempt for attempt in extended if not step(attempt)])
+    return tokens
+
+
+def walk_known(attempt: AttemptState) -> None:
+    """Draw an attempt's next tokens as far as their distributions are cached. The attempt may end with one of them."""
+    while attempt.status == "running" and next_token(attempt):
+        if not step(attempt):
+            _settle([attempt])
+
+
+def candidates_of(logits: torch.Tensor, attempt: AttemptState) -> Candidates:
+    """Return the distribution of an attempt's next token, from its logits ``[1, vocabulary]``."""
+    scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
+    require_drawable(scores)
+    values, order = (scores[0].double().log_softmax(-1)).sort(descending=True, stable=True)
+    possible = values > -math.inf
+    tokens = order if candidates is None else candidates[0, order]
+    return tokens[possible].cpu().numpy(), values[possible].cpu().numpy()
+
+
+def _draw_isolated(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
+    """Draw for attempts of one mode and equal warpers; if that raises, for each request separately."""
+    try:
+        return _draw(logits, attempts, chance)
+    except torch.OutOfMemoryError:
+        raise
+    except BaseException as error:
+        own = own_error(error)
+        parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
+        if len(parts) == 1:
+            for attempt in attempts:
+                attempt.fail(own)
+            return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    return _draw_apart(parts, logits, attempts, chance)
+
+
+def _draw_apart(
+    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]
+) -> torch.Tensor:
+    """Draw for groups of rows one after the other."""
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    for rows in groups:
+        tokens[rows] = _draw_isolated(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
+    return tokens
+
+
+def _draw(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
+    """Draw for attempts of one mode and equal warpers. Attempts change only after everything that may raise for one."""
+    processed = _process(logits, attempts)
+    scores, candidates = warped(processed, _law(attempts[0]).warpers)
+    proposal = _Proposal(scores, candidates, [0.0] * len(attempts), {})
+    if any(attempt.launch.twist is not None for attempt in attempts):
+        proposal = _twisted(proposal, attempts)
+    if all(attempt.launch.mask is None for attempt in attempts):
+        return _choose(proposal, attempts, chance)
+    proposal = _masked(proposal, attempts)
+    empty = [row for row, log_z in enumerate(proposal.log_z) if log_z == -math.inf]
+    beyond = {row: _beyond_truncation(processed[row : row + 1], attempts[row]) for row in empty}
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    for row, allowed in beyond.items():
+        if allowed is None:
+            _end(attempts[row])
+        else:
+            tokens[row] = _choose(allowed, [attempts[row]], [chance[row]])
+    if rows := [row for row in range(len(attempts)) if row not in beyond]:
+        tokens[rows] = _choose(proposal.of(rows), [attempts[row] for row in rows], [chance[row] for row in rows])
+    return tokens
+
+
+def _masked(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
+    """Exclude the tokens that masks leave out: a'(x) = a(x) / Z for the others, with Z = Σ a(x) over these.
+
+    So log a - log a' = log Z for each token. A row of which every token would be excluded is unchanged, with Z = 0.
+    """
+    require_drawable(proposal.scores)
+    shares = proposal.scores.double().softmax(-1)
+    scores, log_z = proposal.scores.clone(), list(proposal.log_z)  # copies: if a mask raises, other rows restart
+    for row, attempt in enumerate(attempts):
+        mask = attempt.launch.mask
+        if mask is None:
+            continue
+        possible = shares[row].nonzero().squeeze(1)
+        tokens = possible if proposal.candidates is None else proposal.candidates[row, possible]
+        excluded = mask.left_out(attempt.token_ids, tokens.cpu().numpy(), shares[row, possible].cpu().numpy())
+        dead = possible[torch.from_numpy(excluded).to(possible.device)]
+        if len(dead) == len(possible):
+            log_z[row] = -math.inf
+        elif len(dead):
+            scores[row, dead] = -math.inf
+            log_z[row] = math.log(float(shares[row].index_fill(0, dead, 0.0).sum()))
+    return proposal._replace(scores=scores, log_z=log_z)
+
+
+def _beyond_truncation(scores: torch.Tensor, attempt: AttemptState) -> _Proposal | None:
+    """Return the proposal of the tokens that a mask allows, truncated after it; None if it must not, or allows none.
+
+    All of them are beyond the law's truncation, so log a is -inf. ``scores`` are those of one row after its
+    processors, ``[1, vocabulary]``.
+    """
+    mask, law = attempt.launch.mask, _law(attempt)
+    if mask is None or not mask.beyond or len(law.untruncated) == len(law.warpers):
+        return None
+    ids = torch.empty(1, 0, dtype=torch.long)
+    shares = applied(law.untruncated, ids, scores)[0].double().softmax(-1)
+    possible = shares.nonzero().squeeze(1)
+    tokens, its = possible.cpu().numpy(), shares[possible].cpu().numpy()
+    excluded = mask.left_out(attempt.token_ids, tokens, its, beyond=True)
+    if excluded.all():
+        return None
+    masked = scores.clone()
+    masked[0, possible[torch.from_numpy(excluded).to(possible.device)]] = -math.inf
+    return _Proposal(applied(law.warpers, ids, masked), None, [-math.inf], {})
+
+
+def _twisted(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
+    """Weigh tokens x by twists: a'(x) = a(x) ψ(s') / (ψ(s) N), with N = Σ a(x) ψ(s') / ψ(s) over all tokens.
+
+    s is the state before a token and s' the one after it, ψ a state's value. A twist gives log ψ(s') - log ψ(s), up to
+    a constant that N takes out, and bounded. So log a - log a' = log N + log ψ(s) - log ψ(s'): it differs from token to
+    token, and is computed from log a.
+    """
+    require_drawable(proposal.scores)
+    rows = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
+    log_model = dict(zip(rows, proposal.scores[rows].double().log_softmax(-1), strict=True))
+    scores = proposal.scores.clone()  # a copy: if a twist raises, other rows restart
+    for row, log_a in log_model.items():
+        attempt = attempts[row]
+        tokens = None if proposal.candidates is None else proposal.candidates[row].cpu().numpy()
+        log_factors = attempt.launch.twist.log_factors(  # type: ignore[union-attr]  # there is one in these rows
+            attempt.token_ids, tokens, log_a.cpu().numpy(), attempt.log_weight
+        )
+        sums = log_a + torch.from_numpy(log_factors).to(log_a.device)
+        scores[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits
+    return proposal._replace(scores=scores, log_model=log_model)
+
+
+def _end(attempt: AttemptState) -> None:
+    """End an attempt whose next tokens are all excluded, and cache that attempts end here."""
+    attempt.status, attempt.blame = "dead_end", DEAD_END
+    attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # there is a mask, as it excluded them
+    if attempt.place is not None:
+        attempt.place.end = attempt.status, attempt.blame
+        attempt.memo = attempt.place.memo
+
+
+def _choose(proposal: _Proposal, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
+    """Choose a token for each attempt, with its weight, and cache the distributions that they were drawn from."""
+    # raises for NaN, which must not be cached
+    tokens, log_probabilities = choose_tokens(proposal.scores, attempts, chance, proposal.candidates)
+    for attempt, log_z in zip(attempts, proposal.log_z, strict=True):
+        attempt.log_weight += log_z
+    for row, log_a in proposal.log_model.items():
+        (column,) = proposal.columns(row, attempts[row].token_ids[-1:])
+        attempts[row].log_weight += float(log_a[column]) - log_probabilities[row]
+    _keep_laws(proposal, attempts)
+    return tokens
+
+
+def _keep_laws(proposal: _Proposal, attempts: Sequence[AttemptState]) -> None:
+    """Cache the distributions of next tokens at the attempts' cached prefixes."""
+    places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
+    rows = [row for place, row in places.items() if place.law is None]
+    if rows:
+        new = proposal if len(rows) == len(attempts) else proposal.of(rows)
+        for place, (row, law) in enumerate(zip(rows, token_laws(new.scores, new.candidates), strict=True)):
+            law.log_weight = new.log_z[place]
+            if place in new.log_model:
+                log_a = new.log_model[place][new.columns(place, law.tokens)]
+                law.log_weights = array("d", map(sub, log_a.tolist(), law.log_probabilities))
+            attempts[row].place.law = law
+
+
+def choose_tokens(
+    scores: torch.Tensor,
+    attempts: Sequence[AttemptState],
+    chance: Sequence[float],
+    candidates: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, list[float]]:
+    """Choose a token for each attempt of one mode, append it, and add its log-probability to the attempt's.
+
+    Takes scores after all processors and warpers, ``[attempts, columns]``, with the token of each column unless column
+    i is token i, and a uniform random number in [0, 1) for each attempt. Returns the tokens, ``[attempts]``, and their
+    log-probabilities in nats.
+    """
+    uniform = torch.tensor(chance, dtype=torch.float64, device=scores.device)
+    choose = inverse_cdf if _law(attempts[0]).mode == "sample" else argmax
+    tokens, values = choose(scores, uniform)
+    if candidates is not None:
+        tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
+    log_probabilities: list[float] = values.tolist()
+    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities, strict=True):
+        attempt.token_ids.append(token)
+        attempt.log_probability += value
+    return tokens, log_probabilities
+
+
+def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:
+    """Set the status of an attempt if it ends with its newest token."""
+    launch = attempt.launch
+    if finished:
+        attempt.status = "finished"
+    elif cut:
+        attempt.status = "cut"
+    else:
+        try:
+            attempt.blame = launch.watch(attempt.token_ids) if launch.watch is not None else None
+        except BaseException as error:  # raised by the constraint, so only this request fails
+            attempt.fail(own_error(error))
+            return
+        if attempt.blame:
+            attempt.status = "aborted"
+        elif launch.deadline is not None and now >= launch.deadline:
+            attempt.status = "abandoned"
+
+
+def _law(attempt: AttemptState) -> GenerationLaw:
+    law: GenerationLaw = attempt.launch.law
+    return law
+
+
+def _texts(attempts: Sequence[AttemptState]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
+    """Yield law, rows, and token ids including the prompt, for each group of attempts with one prompt and length.
+
+    Equal lengths make padding unnecessary.
+    """
+    for rows in grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
+        law = _law(attempts[rows[0]])
+        new = torch.tensor([attempts[row].token_ids for row in rows], dtype=torch.long)
+        prompt = law.prompt_ids.expand(len(rows), -1)
+        yield law, rows, torch.cat([prompt, new.to(prompt.device)], dim=1)
+
+
+def _process(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
+    """Apply the logits processors to the rows of each prompt separately."""
+    if not any(_law(attempt).processors for attempt in attempts):
+        return logits
+    groups = list(_texts(attempts))
+    scores = logits
+    for law, rows, ids in groups:
+        if len(groups) == 1:
+            scores = law.processors(ids.to(logits.device), logits)
+        elif law.processors:
+            scores = logits.clone() if scores is logits else scores
+            scores[rows] = law.processors(ids.to(logits.device), logits[rows])
+    return scores
+
+
+def _settle(attempts: Sequence[AttemptState]) -> None:
+    """Determine which attempts end with their newest token, set their status, and cache the results."""
+    now = time.monotonic()
+    stopped: set[int] = set()
+    if any(_law(attempt).criteria for attempt in attempts):
+        for law, rows, ids in _texts(attempts):
+            if law.criteria:
+                stopped |= _stopped(law, [attempts[row] for row in rows], ids)
+    for attempt in attempts:
+        if attempt.error is None:
+            law = _law(attempt)
+            ends = id(attempt) in stopped or attempt.token_ids[-1] in law.end_ids
+            note(attempt, ends, _at_limit(attempt, now), now)
+        learn(attempt)
+
+
+def _stopped(law: GenerationLaw, attempts: Sequence[AttemptState], ids: torch.Tensor) -> set[int]:
+    """Return the ``id`` of each attempt of one prompt that a stopping criterion ends."""
+    try:
+        done = torch.stack([ended_rows(each, ids, None) for each in law.criteria]).any(0).tolist()
+    except BaseException as error:  # raised by the user's own criterion
+        own = own_error(error)
+        for attempt in attempts:
+            attempt.fail(own)
+        return set()
+    return {id(attempt) for attempt, stop in zip(attempts, done, strict=True) if stop}
+
+
+def _at_limit(attempt: AttemptState, now: float) -> bool:
+    law = _law(attempt)
+    late = law.max_time is not None and now - attempt.began >= law.max_time
+    return late or len(law.prompt_ids) + len(attempt.token_ids) >= law.max_length

@@ -1,0 +1,582 @@
+"""One call of a text-generation pipeline: reads prompts, and renders new tokens as texts and records.
+
+``task_calls`` has those for images and speech, and ``call_of``, which finds the class for a pipeline.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from transformers.pipelines import Pipeline
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.stop_strings import cut
+from guardwrap.constraints.verdicts import Context, Event
+from guardwrap.constraints.views import NO_MESSAGE
+from guardwrap.engine.generation_law import GenerationLaw
+from guardwrap.errors import ContextExceeded, PromptError, UsageError
+from guardwrap.models.context_length import fewest_tokens, position_limit, require_context, trained_length
+from guardwrap.models.early_abort import StablePrefix
+from guardwrap.models.parsed_message import (
+    CUT_OFF,
+    UNPARSED,
+    has_template,
+    message_fault,
+    message_parts,
+    message_text,
+    parsed_note,
+    require_template,
+    written_fields,
+)
+from guardwrap.models.prepare import PreparedPrompt, prepare
+from guardwrap.models.prompt_forms import CALL_OPTIONS, PromptReader, unpadded, what_is_wrong
+from guardwrap.models.regions import MessageRegions, json_text
+from guardwrap.models.rendering import message_record, output_record, own_method, return_type, text_in
+from guardwrap.models.templates import UNKNOWN_FAMILY, family_of, with_template
+from guardwrap.outcomes import Draw
+from guardwrap.support.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
+
+
+class _Reading(NamedTuple):
+    """What a text says: fields of its draw. None leaves ``full`` and ``begun`` to the call."""
+
+    text: str
+    fault: str | None = None
+    parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    message: str | None = None
+    full: str | None = None
+    begun: str | None = None
+
+
+@dataclass(frozen=True)
+class Call(PromptReader):
+    """A call of a pipeline whose prompts are text."""
+
+    causal: ClassVar[bool] = True
+    """Whether guardwrap's own loop draws the attempts, which can then be weighed."""
+
+    writes_messages: ClassVar[bool] = True
+    """Whether an answer to a chat can be parsed into a message."""
+
+    sampling: ClassVar[str] = "do_sample=True, num_beams=1"
+    """The arguments that turn sampling on."""
+
+    texts_by: ClassVar[tuple[str, ...]] = ("postprocess", "_forward", "forward")
+    """The pipeline's methods that may change texts after they are drawn."""
+
+    text_key: ClassVar[str] = "generated_text"
+    """Where the pipeline's records have the text."""
+
+    new_text: ClassVar[Any] = NEW_TEXT
+    """The ``return_type`` of records without the prompt."""
+
+    pipe: Pipeline  # the pipeline
+    # Arguments of the pipeline's three stages, from the user and from the pipeline's construction. ``forward`` holds
+    # the arguments of ``generate``.
+    preprocess: Mapping[str, Any] = field(default_factory=dict)
+    forward: Mapping[str, Any] = field(default_factory=dict)
+    postprocess: Mapping[str, Any] = field(default_factory=dict)
+    # arguments that determine the text of tokens: of ``decode``, or of ``postprocess`` for images and speech
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    parses: bool = False  # whether the pipeline parses a chat's answer into a message, as it does with some tokenizers
+    # Whether to cut texts before the end-of-sequence token. With a ``response_template`` the pipeline would keep the
+    # token, and no answer would be valid JSON. ``skip_special_tokens=False`` keeps it.
+    trims: bool = False
+    # whether a rule judges a part of a message, so that answers are parsed even if the pipeline returns them whole
+    reads_parts: bool = False
+    # the model family whose template parses the answers, if the tokenizer has none of its own
+    family: str | None = None
+    # The pipeline's own method, not transformers', that changes texts after they are drawn; None if there is none. What
+    # it renders is judged, so there are no verdicts on prefixes.
+    renders: str | None = None
+
+    @classmethod
+    def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
+        """Read the arguments of a call as the pipeline does."""
+        prefix = options.get("prefix")
+        if not (prefix is None or isinstance(prefix, str) or cls.media):
+            raise UsageError(f"prefix={prefix!r} is not a string")
+        try:
+            preprocess, forward, postprocess, settings = read_arguments(pipe, cls._options(options))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the pipeline rejects its arguments: {what_is_wrong(prefix, error)}") from None
+        forward = cls._settings(forward)
+        if "generation_config" not in forward:
+            forward = {**settings, **forward}
+        postprocess = cls._records_wanted(postprocess)
+        templated = cls._templated(pipe)
+        if templated:
+            require_template(pipe.tokenizer)
+        renders = own_method(pipe, cls.texts_by)
+        if renders is not None and return_type(postprocess) == "TENSORS":
+            raise UsageError(f"return_tensors is not supported with {renders}, which may change texts; leave it out")
+        return cls(pipe, preprocess, forward, postprocess, renders=renders, **cls._ways(postprocess, templated))
+
+    @classmethod
+    def _ways(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
+        """Return the fields that depend on whether the tokenizer has a template for parsing answers."""
+        parses = templated and return_type(postprocess) == "FULL_TEXT" and not postprocess.get("continue_final_message")
+        trims = templated and postprocess.get("skip_special_tokens") is not False
+        return {"reading": cls._reading(postprocess, templated), "parses": parses, "trims": trims}
+
+    def with_parts(self, part: str) -> Call:
+        """Return the same call, which parses chats' answers for rules on a part of the message.
+
+        If the tokenizer has no response template, that of its family is used, as if it were the tokenizer's own.
+        """
+        if not self.writes_messages:
+            raise UsageError(NO_MESSAGE.format(part, "this call gives plain text"))
+        if self.renders is not None:
+            raise UsageError(NO_MESSAGE.format(part, f"{self.renders} gives texts that are made otherwise"))
+        if self._templated(self.pipe):
+            return replace(self, reads_parts=True)
+        family = family_of(self.pipe.tokenizer)
+        if family is None:
+            raise UsageError(NO_MESSAGE.format(part, UNKNOWN_FAMILY))
+        pipe = with_template(self.pipe, family.template)
+        return replace(self, pipe=pipe, reads_parts=True, family=family.name, **self._ways(self.postprocess, True))
+
+    def notes(self, prompt: PreparedPrompt, constraint: Constraint) -> tuple[str, ...]:
+        """Return notes for the report about what becomes of the answer to a prompt."""
+        if not self.parsed(prompt):
+            return ()
+        return (parsed_note(constraint, f"the template of {self.family}" if self.family else "its response_template"),)
+
+    @classmethod
+    def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in the form in which the pipeline passes them to ``generate``."""
+        return dict(options)
+
+    @classmethod
+    def _settings(cls, forward: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``generate`` from those of ``forward``."""
+        return forward
+
+    @classmethod
+    def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``postprocess``."""
+        return postprocess
+
+    @classmethod
+    def _reading(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
+        """Return the arguments with which the pipeline decodes new tokens."""
+        skip = postprocess.get("skip_special_tokens")
+        clean = postprocess.get("clean_up_tokenization_spaces")
+        return {"skip_special_tokens": not templated and (skip is None or skip), "clean_up_tokenization_spaces": clean}
+
+    @classmethod
+    def _templated(cls, pipe: Pipeline) -> bool:
+        """Whether the tokenizer has a template for parsing answers."""
+        return has_template(pipe.tokenizer)
+
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
+        """Preprocess numbered prompts and resolve their laws.
+
+        ``capacity``: how many laws to cache. Equal prompts that run at the same time share a law, and one prefill.
+        """
+        recent: OrderedDict[tuple[int, ...], GenerationLaw] = OrderedDict()
+        known: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # token ids of recent strings
+        changes = own_method(self.pipe, ("preprocess",)) is not None
+        for number, prompt in given:
+            plain = prompt if isinstance(prompt, str) and not changes else None
+            ids = known.get(plain) if plain is not None else None
+            if ids is None or ids not in recent:
+                ids, inputs = self._encoded_ids(number, prompt)
+                if ids not in recent:
+                    require_context(self.pipe.model, len(ids), position_limit(self.pipe.model))
+                    recent[ids] = self.law_of(inputs)
+            recent.move_to_end(ids)
+            if plain is not None:
+                known[plain] = ids
+                known.move_to_end(plain)
+            for cache in (recent, known):
+                while len(cache) > capacity:
+                    cache.popitem(last=False)
+            shown = inputs["prompt_text"] if changes else prompt
+            text = shown if isinstance(shown, str) else self.pipe.tokenizer.decode(ids, skip_special_tokens=True)
+            yield self._prepared(number, prompt, text, recent[ids], shown)
+
+    def _prepared(self, number: int, prompt: Any, text: str, law: GenerationLaw, shown: Any) -> PreparedPrompt:
+        """Return a prompt with the parser of its answer."""
+        given, shown = (getattr(each, "messages", each) for each in (prompt, shown))
+        prepared = PreparedPrompt(number, given, text, law, changed=None if shown is given else shown)
+        return replace(prepared, regions=self._regions(prepared))
+
+    def _encoded_ids(self, number: int, prompt: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """Return a prompt's token ids without padding, and the whole output of ``preprocess``."""
+        try:
+            inputs = self.encoded(prompt)
+        except PromptError:
+            raise
+        except Exception as error:  # the code of a chat template may raise anything
+            raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
+        if not inputs["input_ids"].shape[1]:
+            raise PromptError(
+                f"prompt {number} is empty, and this tokenizer adds no token at its start; "
+                "pass some text, e.g. the tokenizer's bos_token"
+            )
+        (ids,) = unpadded(inputs["input_ids"], inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])))
+        inputs = {**inputs, "input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+        return tuple(ids.tolist()), inputs
+
+    def encoded(self, prompt: Any) -> Any:
+        """Preprocess a prompt as the pipeline does. Locked, as truncation and padding change the tokenizer's state."""
+        self.require_short(prompt, position_limit(self.pipe.model))
+        with tokenizer_lock(self.pipe.tokenizer):
+            return self.pipe.preprocess(prompt, **self.preprocess)
+
+    def require_short(self, prompt: Any, context: int | None) -> None:
+        """Reject a prompt that is certainly longer than the context, before the slow tokenization."""
+        options = self.preprocess
+        cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
+        if context is None or self.media or any(options.get(name) is not None for name in cuts):
+            return
+        if own_method(self.pipe, ("preprocess",)) is not None:
+            return
+        tokenizer = self.pipe.tokenizer
+        text = prompt
+        if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt), context) > context:
+            proceed = options.get("continue_final_message")  # the same default as in the pipeline
+            proceed = prompt.messages[-1]["role"] == "assistant" if proceed is None else proceed
+            how = {"add_generation_prompt": not proceed, "continue_final_message": proceed}
+            how |= {name: options.get(name) for name in ("tools", "documents")}
+            with suppress(Exception):  # errors of a template are raised by the pipeline later
+                text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, **how)
+        length = fewest_tokens(tokenizer, text, context) if isinstance(text, str) else 0
+        if length > context:
+            raise ContextExceeded(
+                f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"
+            )
+
+    def fits(self, prompt: PreparedPrompt, more: int = 0) -> bool:
+        """Whether the longest text that a prompt may get, and ``more`` tokens, fit into the context with it."""
+        context = trained_length(self.pipe.model)
+        return context is None or prompt.law.max_length + more <= context
+
+    def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
+        """Resolve the law of a prompt from the output of ``preprocess``."""
+        pipe = self.pipe
+
+        def forward(**kwargs: Any) -> Any:
+            return pipe.forward(dict(inputs), **self._for_forward(kwargs))
+
+        known = CALL_OPTIONS
+        return prepare(
+            pipe.model,
+            forward,
+            self.forward,
+            tokenizer=pipe.tokenizer,
+            known=known,
+            media=self.media,
+            renders=self.renders is not None,
+        )
+
+    @classmethod
+    def _for_forward(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``generate`` in the form that ``forward`` accepts."""
+        return settings
+
+    def text_alone(self, ids: Sequence[int]) -> str:
+        """Return the text of new tokens, decoded without a prompt."""
+        text: str = self.pipe.tokenizer.decode(ids, **self.reading)
+        return text
+
+    def stable_prefix(self) -> StablePrefix:
+        """Make the decoder of unfinished attempts, and test whether it works."""
+        tokenizer = self.pipe.tokenizer
+        with tokenizer_lock(tokenizer):
+            skips = bool(self.reading.get("skip_special_tokens"))
+            stable = StablePrefix(tokenizer, self.text_alone, skips=skips)
+        clean = self.reading.get("clean_up_tokenization_spaces")
+        if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
+            stable.works = False
+        # The test is on random tokens, and a user's own code may rewrite what these do not say.
+        if self.renders is not None or own_method(tokenizer, ("decode", "batch_decode")) is not None:
+            stable.works = False
+        return stable
+
+    @property
+    def rewrites(self) -> str:
+        """Why there are no verdicts on prefixes if ``stable_prefix`` does not work, in words."""
+        if self.renders is not None:
+            return f"{self.renders} may change a text once it is complete"
+        return "this tokenizer rewrites text that it has already decoded"
+
+    def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
+        """Return the text of new tokens before the pipeline parses it."""
+        return self.text_alone(self._trimmed(law, ids))
+
+    def _trimmed(self, law: GenerationLaw, ids: Sequence[int]) -> Sequence[int]:
+        """Remove the special token that ended a text, where the pipeline would leave it in the answer."""
+        if not (self.trims and ids and ids[-1] in law.end_ids):
+            return ids
+        special = not self.pipe.tokenizer.decode([ids[-1]], skip_special_tokens=True)
+        return ids[:-1] if special else ids
+
+    def parsed(self, prompt: PreparedPrompt) -> bool:
+        """Whether the pipeline parses the answer to this prompt into a message."""
+        if not self.parses or isinstance(prompt.shown, str | Mapping):
+            return False
+        begun = prompt.shown[-1]["role"] == "assistant"  # by default the pipeline continues this message
+        return not begun or self.postprocess.get("continue_final_message") is False
+
+    def draw(
+        self,
+        prompt: PreparedPrompt,
+        ids: Sequence[int],
+        finished: bool = True,
+        log_probability: float | None = None,
+        *,
+        stops: Sequence[str] = (),
+    ) -> Draw:
+        """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters.
+
+        ``stops`` are the strings that a message ends before. Texts are cut by ``StopAt``, and by whoever returns them.
+        """
+        answer = self._read_answer(prompt, ids, finished, stops)
+        return Draw(
+            prompt=prompt.text,
+            token_ids=tuple(ids),
+            text=answer.text,
+            finished=finished,
+            log_proposal=log_probability,
+            full=self.full(prompt, ids) if answer.full is None else answer.full,
+            fault=answer.fault,
+            parts=answer.parts,
+            begun=self.begun(prompt) if answer.begun is None else answer.begun,
+            message=answer.message,
+        )
+
+    def _read_answer(
+        self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool, stops: Sequence[str]
+    ) -> _Reading:
+        """Return what a text says, and the reason why it is not an answer, if it is not."""
+        parsed, start = self.parsed(prompt), prompt.regions
+        if self.renders is not None:
+            return self._read_rendered(prompt, ids, finished)
+        if start is None:
+            return _Reading(self.unparsed(prompt.law, ids))
+        raw = self.text_alone(ids)
+        text = raw if parsed else self.unparsed(prompt.law, ids)
+        if stops:  # the name of the token that ended the text has none
+            before_end = self.unparsed(prompt.law, ids)
+            raw = raw if (left := cut(before_end, stops)) == before_end else left
+        state, _ = start[0].read(raw)
+        message = state.message()
+        try:
+            if message is None:
+                return _Reading(raw if parsed else text, UNPARSED, ())
+            fields = written_fields(self.pipe.tokenizer, message)
+            fault, said = message_fault(fields), message_text(fields)
+        except ValueError:
+            return _Reading(raw if parsed else text, UNPARSED, ())
+        text = said if parsed else text
+        if parsed and fault is not None:
+            return _Reading(text, fault, ())
+        fault = CUT_OFF if not finished and state.is_cut_off else None
+        whole = json_text(message) if parsed and fault is None else None
+        return _Reading(text, fault, message_parts(fields), whole)
+
+    def _read_rendered(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
+        """Return what a text says that the pipeline's own method renders."""
+        if prompt.regions is not None:
+            raw = self.text_alone(ids)
+            state, _ = prompt.regions[0].read(raw)
+            if state.message() is None or (not finished and state.is_cut_off):
+                return _Reading(raw, UNPARSED if state.message() is None else CUT_OFF, ())
+        outputs = self._outputs(prompt, ids)
+        _, before, whole = self._rendered(prompt, outputs, self.postprocess)
+        if isinstance(whole, Mapping):
+            fields = written_fields(self.pipe.tokenizer, whole)
+            try:
+                fault, text = message_fault(fields), message_text(fields)
+            except ValueError:
+                return _Reading("", UNPARSED, ())
+            return _Reading(text, fault, message_parts(fields), None if fault else json_text(whole))
+        if before:
+            with suppress(UsageError):  # a method that does not know return_type
+                new = self._rendered(prompt, outputs, {**self.postprocess, "return_type": self.new_text})[2]
+                if whole == before + new:
+                    return _Reading(new)
+        return _Reading(whole, full=whole if before else None, begun="")  # with what is left of the prompt
+
+    def _own_records(self, prompt: PreparedPrompt, draws: Sequence[Draw]) -> list[Any]:
+        """Render texts in the pipeline's format, with its own method."""
+        records = []
+        for draw in draws:
+            record, before, whole = self._rendered(prompt, self._outputs(prompt, draw.token_ids), self.postprocess)
+            judged: Any = draw.text if draw.full is not None else before + draw.text
+            if draw.message is not None:
+                judged = json.loads(draw.message)
+            if whole != judged:
+                raise UsageError(f"{self.renders} gives another text when it is called again; make it deterministic")
+            records.append(record)
+        return records
+
+    def _rendered(self, prompt: PreparedPrompt, outputs: Any, options: Mapping[str, Any]) -> tuple[Any, str, Any]:
+        """Return the record that the pipeline's own method renders, what comes before the new text, and the whole text.
+
+        The whole text is a message if the pipeline parses the answer into one.
+        """
+        method = str(self.renders)
+        try:
+            rendered = self.pipe.postprocess(copy.copy(outputs), **options)
+        except Exception as error:  # the user's code; its message may quote the text, so drop it
+            raise UsageError(f"{method} raised {type(error).__name__}; handle every text there") from None
+        records = rendered if isinstance(rendered, list) else [rendered]
+        if len(records) != 1:
+            raise UsageError(f"{method} returns {len(records)} records for one text; return one")
+        (record,) = records
+        shown = self._begins(prompt)
+        value = text_in(record, self.text_key, method, shown)
+        if isinstance(value, str):
+            return record, shown if isinstance(shown, str) and return_type(options) == "FULL_TEXT" else "", value
+        last = value[-1] if isinstance(value, list) and value else None
+        proceed = self.postprocess.get("continue_final_message")
+        proceed = _is_chat(shown) and bool(shown[-1]["role"] == "assistant" if proceed is None else proceed)
+        if not _is_chat(shown) or not isinstance(last, Mapping) or value[:-1] != list(shown[:-1] if proceed else shown):
+            raise UsageError(f"{method} returns no text and no chat that ends with the answer; change only the answer")
+        if self.parsed(prompt):
+            return record, "", last
+        content = last.get("content")
+        if not isinstance(content, str) or last.keys() - (shown[-1].keys() if proceed else {"role", "content"}):
+            raise UsageError(f"{method} returns more than the 'content' of a message, which no rule would judge")
+        return record, shown[-1]["content"] if proceed else "", content
+
+    def _begins(self, prompt: PreparedPrompt) -> Any:
+        """Return what the records of a prompt begin with: a string or messages."""
+        return prompt.shown
+
+    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
+        """Return the output of ``forward`` for new tokens, which its own version may change."""
+        law = prompt.target or prompt.law
+        new = torch.tensor([[*ids] if self.parsed(prompt) else [*self._shown(ids, law)]], dtype=torch.long)
+        sequence = torch.cat([law.prompt_ids[None], new.to(law.prompt_ids.device)], dim=1)
+        try:
+            return law.generate(custom_generate=lambda *_, **__: sequence)
+        except Exception as error:  # as in _rendered
+            raise UsageError(f"{self.renders} raised {type(error).__name__}; handle every text there") from None
+
+    def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
+        """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""
+        if not _is_chat(prompt.shown) or not (self.parsed(prompt) or self.reads_parts):
+            return None
+        tokenizer = self.pipe.tokenizer
+        before = tokenizer.decode(prompt.law.prompt_ids, skip_special_tokens=False)
+        return MessageRegions.begin(tokenizer, before, self.postprocess.get("tools"))
+
+    def begun(self, prompt: PreparedPrompt) -> str:
+        """Return the text of the assistant message that the answer continues."""
+        if not _is_chat(prompt.shown) or self.postprocess.get("continue_final_message") is False:
+            return ""
+        last = prompt.shown[-1]
+        content = last["content"] if last["role"] == "assistant" else ""
+        return content if isinstance(content, str) else ""
+
+    def context(self, prompt: PreparedPrompt) -> Context:
+        """Return what comes before the new text, for monitors."""
+        together = None if return_type(self.postprocess) == "TENSORS" else prompt.text
+        return Context(together, self.begun(prompt), prompt.regions, whole=not self.parsed(prompt))
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return the text of prompt and new tokens, if it is not the prompt's text followed by the new text."""
+        if return_type(self.postprocess) != "TENSORS":
+            return None
+        target = prompt.target or prompt.law
+        together: str = self.pipe.tokenizer.decode([*target.ids, *self._trimmed(target, ids)], **self.reading)
+        return together
+
+    def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
+        """Render the texts of a prompt in the pipeline's format."""
+        given = prompt.shown if isinstance(prompt.shown, str) else Chat(prompt.shown)
+        if self.renders is not None:
+            return self._own_records(prompt, draws) + [output_record(given, text, self.postprocess) for text in others]
+        beginning = self._beginning(prompt, given)
+        records: list[dict[str, Any]] = []
+        for draw in draws:
+            if draw.message is not None:
+                records.append(message_record(prompt.shown, draw.message))
+                continue
+            # One at a time: padding must not get into a text that was judged without it.
+            records += self._postprocessed(prompt, given, beginning, self._shown(draw.token_ids, prompt.law))
+        return records + [output_record(given, text, self.postprocess) for text in others]
+
+    def _shown(self, ids: Sequence[int], law: GenerationLaw) -> Sequence[int]:
+        """Return the tokens that the record of a text, which is no message, is made from."""
+        return ids if return_type(self.postprocess) == "TENSORS" else self._trimmed(law, ids)
+
+    def _postprocessed(self, prompt: PreparedPrompt, given: Any, beginning: torch.Tensor, ids: Sequence[int]) -> Any:
+        """Return the pipeline's records of one sequence, a list with one item."""
+        sequence = torch.cat([beginning, torch.tensor([ids], dtype=beginning.dtype)], dim=1)
+        rendered = {"generated_sequence": sequence[None], "input_ids": beginning, "prompt_text": given}
+        return self.pipe.postprocess(rendered, **self.postprocess)
+
+    def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
+        """Return the tokens that a sequence begins with, ``[1, length]``."""
+        ids: torch.Tensor = self.encoded(given)["input_ids"]
+        return ids
+
+
+def _is_chat(given: Any) -> bool:
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[-1], Mapping)
+
+
+def _contents(chat: Chat) -> str:
+    """Return the contents of a chat's messages as one string."""
+    return " ".join(each["content"] for each in chat.messages if isinstance(each["content"], str))
+
+
+@dataclass(frozen=True)
+class TextToTextCall(Call):
+    """A call of an encoder-decoder model, whose texts do not continue the prompt."""
+
+    causal: ClassVar[bool] = False
+    writes_messages: ClassVar[bool] = False
+
+    @classmethod
+    def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
+        wanted = return_type(postprocess) == "FULL_TEXT"
+        return {**postprocess, "return_type": NEW_TEXT} if wanted else postprocess
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return None: the prompt is not part of the sequence."""
+        return None
+
+    def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
+        return prompt.law.prompt_ids[None].cpu()
+
+    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
+        return {**super()._outputs(prompt, ids), "input_ids": self._beginning(prompt, None)}
+
+
+@dataclass(frozen=True)
+class TensorCall(Call):
+    """A call of ``generate``: tensors in, tensors out."""
+
+    writes_messages: ClassVar[bool] = False
+
+    # the tokens that the returned rows of each prompt begin with, padding included; by prompt number
+    begins: Sequence[Sequence[int]] = ()
+    with_prompt: bool = True  # whether those are the prompt's tokens. False for encoder-decoder models.
+
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
+        """Return the prompts: they are already prepared."""
+        return (prompt for _, prompt in given)
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return the text of a whole row, if it contains the prompt."""
+        if not self.with_prompt:
+            return None
+        together: str = self.pipe.tokenizer.decode([*self.begins[prompt.number], *ids], **self.reading)
+        return together
+
+    def context(self, prompt: PreparedPrompt) -> Context:
+        """Return that nothing is known: the texts of prompt and new tokens are decoded together."""
+        return Context()

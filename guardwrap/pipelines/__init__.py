@@ -1,1 +1,0 @@
-"""transformers' pipelines and ``generate``: options, prompts, messages, masks and early abort."""

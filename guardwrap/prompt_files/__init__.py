@@ -1,1 +1,0 @@
-"""Files of prompts: their lines, the options of single prompts, and the output records."""
