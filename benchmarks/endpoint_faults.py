@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from tests.engine.endpoint.fixtures_server import Server, endpoint, of_world
-from tests.engine.endpoint.test_endpoint_backend import LAW, RULE, WORLD, Drops, counting, gold
-
 import guardwrap.calls.source
 from guardwrap import Budget, GuardedGenerator
 from guardwrap.engine.endpoint import request_faults
 from guardwrap.testing import goodness_of_fit
+from tests.engine.endpoint.fixtures_server import Server, endpoint, of_world
+from tests.engine.endpoint.test_endpoint_backend import LAW, RULE, WORLD, Drops, counting, gold
 
 SEED = 5
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
-from tests.engine.refill.test_row_states import PLAIN, REFILL
-from tests.engine.test_transformers_loop import MODELS
-from tests.models.test_templates import SYNTAX
 
 from guardwrap.models.templates import FAMILIES
+from tests.engine.refill.test_row_states import PLAIN, REFILL
+from tests.engine.test_transformers_loop import MODELS
 from tests.fixtures_models import llava, speech_to_text, whisper
+from tests.models.test_templates import SYNTAX
 from tests.serve.test_agents import PACKAGES
 
 ROOT = Path(__file__).parents[1]

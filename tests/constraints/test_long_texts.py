@@ -53,5 +53,6 @@ def test_a_watch_keeps_one_reading_of_an_attempt() -> None:
         attempt.append(token)
         assert watch(attempt) is None
     length, reading = attempt.state(watch) or (0, None)
+    assert reading is not None
     assert (length, reading.text) == (1_000, "a " * 1_000)
     assert not {name for name, value in vars(watch).items() if isinstance(value, dict | list | set)}
