@@ -50,7 +50,7 @@ def command_lines(page: str) -> list[str]:
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A tiny model with its tokenizer, which is "local" as well, and kept in a folder ``model``."""
     model, tokenizer = storyteller()
-    for place in ("pipelines.embedded_model", "pipelines.loading"):
+    for place in ("models.embedded_model", "models.loading"):
         monkeypatch.setattr(f"guardwrap.{place}.load_local", lambda: (model, tokenizer))
     monkeypatch.setattr("guardwrap.models.embedded_model.local_digest", lambda: "sha256:tiny")
     model.save_pretrained(tmp_path / "model")
