@@ -162,9 +162,9 @@ class PrefixWatch:
 
     def _read(self, token_ids: Sequence[int]) -> ReadPrefix:
         state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
+        if state is not None and state[0] == len(token_ids):
+            return state[1]  # type: ignore[no-any-return]  # what this watch has kept
         length, before = state or (0, self._reader.start)
-        if length == len(token_ids):
-            return before
         known = before.text if length + 1 == len(token_ids) else ""
         reading = self._reader.read(before, self._decode(token_ids, known))
         if isinstance(token_ids, TokenIds):
