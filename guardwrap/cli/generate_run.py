@@ -20,13 +20,13 @@ from guardwrap.cli.results import Task, WrittenLines, line_file
 from guardwrap.cli.shared import fail, in_flags, in_one_line, interruptible, printable_text, show
 from guardwrap.cli.signals import describe_os_error
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
-from guardwrap.engine.scheduling.request import RejectedAttempt
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, quoted
 from guardwrap.outcomes import Outcome, Report
 from guardwrap.support.formatting import counted_of
 from guardwrap.support.limits import irregular
 
 if TYPE_CHECKING:
+    from guardwrap.engine.scheduling.request import RejectedAttempt
     from guardwrap.generator import GuardedGenerator
 
 logger = logging.getLogger("guardwrap")

@@ -137,11 +137,11 @@ def test_metrics_add_up(received: Any) -> None:
 
 def test_a_call_without_texts_is_an_error_if_it_raises(received: Any) -> None:
     guarded = made(NEVER, budget=FEW)
-    guarded.run("ab", max_new_tokens=3)
+    guarded.run("ab", max_new_tokens=3, seed=1)
     with pytest.raises(BudgetExhausted) as caught:
-        guarded("ab", max_new_tokens=3)
+        guarded("ab", max_new_tokens=3, seed=1)
     with pytest.raises(BudgetExhausted):
-        list(guarded((each for each in ["ab"]), max_new_tokens=3))
+        list(guarded((each for each in ["ab"]), max_new_tokens=3, seed=1))
     ran, *raised = received.spans()
     assert (ran.status.status_code, ran.attributes["guardwrap.ended_by"]) == (StatusCode.UNSET, "max_attempts")
     for span in raised:

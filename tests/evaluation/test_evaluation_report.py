@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -253,9 +253,9 @@ def config(tmp_path, monkeypatch):
 
     def load(model, constraint, **options):
         made.append((model, constraint, options))
-        return SimpleNamespace(session=Source(placed()))
+        return Source(placed())
 
-    monkeypatch.setattr(sys.modules["guardwrap.cli.commands.evaluate_command"], "load_generator", load)
+    monkeypatch.setattr(import_module("guardwrap.cli.commands.evaluate_command"), "load_generator", load)
     path = tmp_path / "config.yaml"
     path.write_text(
         "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"
