@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead, TokenMask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Diagnosis, Ids, Launch, Lookahead
 from guardwrap.scheduling.randomness import uniforms
 
 LETTERS = "-ab "  # the first one ends a text
@@ -92,7 +92,7 @@ class TableBackend:
         self.attempts = [attempt for attempt in self.attempts if not unneeded(attempt.launch)]
         return gone
 
-    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Return None: not supported."""
 
     def diagnose(self, launch: Launch, lookahead: Lookahead) -> Diagnosis:

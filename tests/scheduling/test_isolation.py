@@ -21,7 +21,7 @@ from guardwrap.errors import own_error
 from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import all_rejected, scheduler
-from guardwrap.scheduling.backend import AttemptState, Ids, Launch, TokenMask
+from guardwrap.scheduling.backend import AttemptState, Ids, Launch, Lookahead
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.judging import judge_attempts
 from guardwrap.scheduling.request import Request, RequestStream
@@ -38,13 +38,13 @@ alone = functools.cache(test_batch.alone)
 class Masking(TableBackend):
     """Calls masks, and narrows between rounds, like the real backend."""
 
-    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: Lookahead, ended: Sequence[tuple[Ids, bool]]) -> None:
         lookahead.dead((), range(len(LETTERS)))
 
     def _settle(self, attempt: AttemptState) -> None:
         try:
             if attempt.launch.mask is not None:
-                attempt.launch.mask.dead(attempt.token_ids, range(len(LETTERS)))
+                attempt.launch.mask.left_out(attempt.token_ids, np.arange(len(LETTERS)), None)
             super()._settle(attempt)
         except BaseException as error:
             attempt.fail(own_error(error))

@@ -379,8 +379,8 @@ def test_a_search_draws_nothing_more_while_a_slow_check_judges_its_texts() -> No
     scheduler.add(RequestStream([request_of(0, law, slow, watched=False)], 1))
     assert scheduler.step() == scheduler.step() == []
     judging.set()
-    (ended,) = next(ended for _ in range(1_000) if (ended := scheduler.step()))
-    assert (ended.error, ended.outcome.texts) == (None, ("b",))
+    (result,) = next(ended for _ in range(1_000) if (ended := scheduler.step()))
+    assert (result.error, result.outcome.texts) == (None, ("b",))
 
 
 def test_attempts_that_nobody_judges() -> None:

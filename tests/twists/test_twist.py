@@ -318,11 +318,12 @@ def test_negative_control_the_normalization_left_out(monkeypatch: pytest.MonkeyP
 
     def forgets(proposal: Any, attempts: Any) -> Any:
         twisted = right(proposal, attempts)
+        wrong = dict(twisted.log_model)
         for row, log_a in twisted.log_model.items():
             if len(attempts[row].token_ids) == 1:
                 factors = twisted.scores[row].double() - log_a
-                twisted.log_model[row] = log_a + (factors + log_a).logsumexp(-1) - factors.max()
-        return twisted
+                wrong[row] = log_a + (factors + log_a).logsumexp(-1) - factors.max()
+        return twisted._replace(log_model=wrong)
 
     monkeypatch.setattr(token_sampling, "_twisted", forgets)
     world = world_of()
