@@ -72,7 +72,7 @@ def test_the_catalogue_is_found_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
         archive.extractall(site)
     code = (
         "from guardwrap import catalogue; from guardwrap.constraints.files.constraint_data import catalogue_names; "
-        "from guardwrap.support.package_data import content; "
+        "from guardwrap.support.files import content; "
         "names = catalogue_names(); "
         "assert len(names) >= 8, names; [catalogue(name) for name in names]; print(content('constraints'))"
     )
