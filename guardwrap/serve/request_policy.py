@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from guardwrap.budget import Budget
@@ -19,7 +18,7 @@ from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.files.constraint_data import catalogue_names, read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file, catalogue, fallback_fault
 from guardwrap.constraints.files.file_fields import NAMED, REASONS, AProposal, ARepair
-from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.kind_registry import client_kinds, constraint_fields, kinds
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.verdicts import Verdict
@@ -38,13 +37,6 @@ from guardwrap.support.yaml_nodes import short
 
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _MOST_LEARNED = 768  # attempts that a twist is learned from before the first text
-
-
-@cache
-def _kinds() -> list[str]:
-    """Return the kinds for requests: none runs user code, and kinds of other packages may read files."""
-    built_in = ((name, kind) for name, kind in kinds().items() if kind.__module__.startswith("guardwrap."))
-    return sorted(name for name, kind in built_in if not issubclass(kind, Python))
 
 
 @dataclass(frozen=True)
@@ -164,22 +156,20 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
     kind = value.get("kind")
     if kind == "python":
         raise bad(where, "a request cannot contain code; put it into a constraint file of the server")
-    if kind not in (known_kinds := _kinds()):
+    if kind not in (known_kinds := client_kinds()):
         problem = f"unknown kind {short(kind)}{nearest(kind, known_kinds)}; known: {', '.join(known_kinds)}"
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )
     if issubclass(kinds()[kind], ScoringConstraint):
         _require_listed(value.get("model"), where, policy)
-    of_kind: Any = kinds()[kind]
-    for field in dataclasses.fields(of_kind):
-        if "Constraint" in str(field.type):  # it holds constraints of any kind
-            inner = value.get(field.name)
-            if isinstance(inner, list):
-                for i, rule in enumerate(inner):
-                    _require_own(rule, f"{where}.{field.name}.{i}", policy, depth + 1)
-            elif inner is not None:
-                _require_own(inner, f"{where}.{field.name}", policy, depth + 1)
+    for name in constraint_fields(kinds()[kind]):
+        inner = value.get(name)
+        if isinstance(inner, list):
+            for i, rule in enumerate(inner):
+                _require_own(rule, f"{where}.{name}.{i}", policy, depth + 1)
+        elif inner is not None:
+            _require_own(inner, f"{where}.{name}", policy, depth + 1)
 
 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:

@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
+from guardwrap.constraints.files import kind_registry
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.constraints.files.file_fields import MESSAGE
-from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.kind_registry import client_kinds, kinds
 from guardwrap.proposals import Adapter
-from guardwrap.serve import request_policy
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.incoming_requests import parsed
 from guardwrap.serve.parsed_request import ANYTHING, CALLS, has_token_ids, parse_request, texts_of_ids
@@ -560,11 +560,17 @@ class Elsewhere(Regex):
 
 @pytest.mark.parametrize("kind", ["python", "plugged"])
 def test_kinds_that_run_code_or_are_of_other_packages_are_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_policy, "kinds", lambda: {**kinds(), "plugged": Elsewhere})
-    monkeypatch.setattr(request_policy, "_kinds", request_policy._kinds.__wrapped__)
-    assert request_policy._kinds() == sorted(kinds().keys() - {"python"})
+    monkeypatch.setattr(kind_registry, "kinds", lambda: {**kinds(), "plugged": Elsewhere})
+    assert client_kinds() == sorted(kinds().keys() - {"python"})
     error = refused(guardwrap={"constraint": {"kind": kind, "pattern": "a", "function": "os:system"}})
     assert error.status == 400
     assert kind == "python" or "unknown kind 'plugged'" in error.message
     monkeypatch.setattr(Elsewhere, "__module__", "guardwrap.constraints.kinds.text")  # negative control
-    assert "plugged" in request_policy._kinds()
+    assert "plugged" in client_kinds()
+
+
+def test_a_kind_says_itself_whether_clients_may_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = {"constraint": {"kind": "regex", "pattern": "a"}}
+    request_of(guardwrap=rule)
+    monkeypatch.setattr(Regex, "open_to_clients", classmethod(lambda cls: False))
+    assert "unknown kind 'regex'" in refused(guardwrap=rule).message
