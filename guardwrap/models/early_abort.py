@@ -9,7 +9,7 @@ from typing import Any
 
 from guardwrap.constraints.prefix_reader import PrefixReader, ReadPrefix
 from guardwrap.constraints.verdicts import Monitor
-from guardwrap.engine.scheduling.backend import TokenIds
+from guardwrap.engine.scheduling.backend import keep_state, last_state
 from guardwrap.models.vocabulary import BYTE, Decode, Vocabulary
 from guardwrap.support.threads import cached_property
 
@@ -161,12 +161,11 @@ class PrefixWatch:
         return before.text, self._reader.monitor(before)
 
     def _read(self, token_ids: Sequence[int]) -> ReadPrefix:
-        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
+        state = last_state(token_ids, self)
         if state is not None and state[0] == len(token_ids):
             return state[1]  # type: ignore[no-any-return]  # what this watch has kept
         length, before = state or (0, self._reader.start)
         known = before.text if length + 1 == len(token_ids) else ""
         reading = self._reader.read(before, self._decode(token_ids, known))
-        if isinstance(token_ids, TokenIds):
-            token_ids.keep(self, reading)
+        keep_state(token_ids, self, reading)
         return reading

@@ -18,7 +18,7 @@ from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict, split
 from guardwrap.engine.generation_law import TRUNCATIONS, GenerationLaw
-from guardwrap.engine.scheduling.backend import TokenIds
+from guardwrap.engine.scheduling.backend import keep_state, last_state
 from guardwrap.errors import CheckFailed
 from guardwrap.models.call_syntax import hastened
 from guardwrap.models.early_abort import PrefixWatch
@@ -223,8 +223,7 @@ class ConstraintMask:
         self.impossible = True
 
     def _remember(self, token_ids: Sequence[int], ways: set[int]) -> None:
-        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
-        length, beginning = state or (0, self._beginning)
+        length, beginning = last_state(token_ids, self) or (0, self._beginning)
         for token in token_ids[length:]:
             if self._remembered == KEPT:
                 return
@@ -233,8 +232,7 @@ class ConstraintMask:
                 self._remembered += 1
             beginning = beginning.following[token]
         beginning.ways = ways
-        if isinstance(token_ids, TokenIds):
-            token_ids.keep(self, beginning)
+        keep_state(token_ids, self, beginning)
 
     def judged(self, key: Hashable | None) -> dict[int, Node]:
         """Return the cached trie nodes of monitors with this key, which judge alike."""

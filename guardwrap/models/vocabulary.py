@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.constraints.verdicts import REPLACEMENT, split
-from guardwrap.engine.scheduling.backend import TokenIds
+from guardwrap.engine.scheduling.backend import keep_state, last_state
 from guardwrap.support.threads import cached_property
 
 Decode = Callable[[Sequence[int]], str]
@@ -132,13 +132,11 @@ class Vocabulary:
 
     def ahead(self, token_ids: Sequence[int]) -> Ahead:
         """Return the state of decoding after some tokens."""
-        state = token_ids.state(self) if isinstance(token_ids, TokenIds) else None
-        length, ahead = state or (0, Ahead("", begins=True))
+        length, ahead = last_state(token_ids, self) or (0, Ahead("", begins=True))
         for token in token_ids[length:]:
             if token < self.size and self._shown[token]:
                 ahead = self._after(ahead, token)
-        if isinstance(token_ids, TokenIds):
-            token_ids.keep(self, ahead)
+        keep_state(token_ids, self, ahead)
         return ahead
 
     def _after(self, ahead: Ahead, token: int) -> Ahead:

@@ -6,7 +6,7 @@ import pytest
 from guardwrap.constraints import Verdict, checking
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.prefix_reader import READ_AGAIN, READ_ALWAYS, PrefixReader
-from guardwrap.engine.scheduling.backend import TokenIds
+from guardwrap.engine.scheduling.backend import TokenIds, last_state
 from guardwrap.models.early_abort import PrefixWatch
 
 LENGTH, PIECE = 6_000, 4
@@ -52,7 +52,7 @@ def test_a_watch_keeps_one_reading_of_an_attempt() -> None:
     for token in range(1_000):
         attempt.append(token)
         assert watch(attempt) is None
-    length, reading = attempt.state(watch) or (0, None)
+    length, reading = last_state(attempt, watch) or (0, None)
     assert reading is not None
     assert (length, reading.text) == (1_000, "a " * 1_000)
     assert not {name for name, value in vars(watch).items() if isinstance(value, dict | list | set)}

@@ -24,19 +24,22 @@ class TokenIds(list[int]):
     So a text is read once, whatever its length, and what was read ends with the attempt.
     """
 
-    __slots__ = ("_states",)
+    __slots__ = ("read",)
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         super().__init__(ids)
-        self._states: dict[Any, tuple[int, Any]] = {}
+        self.read: dict[Any, tuple[int, Any]] = {}  # by reader: how many tokens it has read, and its state after them
 
-    def state(self, reader: Any) -> tuple[int, Any] | None:
-        """Return how many tokens a reader has read, and its state after them; None if it has read none."""
-        return self._states.get(reader)
 
-    def keep(self, reader: Any, state: Any) -> None:
-        """Keep the state of a reader that has read all tokens."""
-        self._states[reader] = len(self), state
+def last_state(token_ids: Sequence[int], reader: Any) -> tuple[int, Any] | None:
+    """Return how many of some tokens a reader has read, and its state after them; None if that is not kept."""
+    return token_ids.read.get(reader) if isinstance(token_ids, TokenIds) else None
+
+
+def keep_state(token_ids: Sequence[int], reader: Any, state: Any) -> None:
+    """Keep the state of a reader that has read all tokens, if they are those of an attempt."""
+    if isinstance(token_ids, TokenIds):
+        token_ids.read[reader] = len(token_ids), state
 
 
 Watch = Callable[[Any], "str | None"]
