@@ -1,9 +1,9 @@
 """Constraints: the rules that a text must satisfy, how they combine, and the files that hold them.
 
-Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json`` and ``grammar`` hold the kinds of constraints
-that other folders know by name; the rest are in ``guardwrap.rules``, and imported when they are used. ``combinators``
-has ``&``, ``|`` and ``~``, and ``files`` reads and writes constraints as YAML. ``verdicts``, ``monitors`` and
-``prefix_reader`` judge a text while it grows.
+Begin with ``base``, which defines ``Constraint``, ``&``, ``|`` and ``~``. ``kinds``, ``json`` and ``grammar`` hold the
+kinds of constraints that other folders know by name; the rest are in ``guardwrap.rules``, and imported when they are
+used. ``files`` reads and writes constraints as YAML. ``verdicts``, ``checking`` and ``prefix_reader`` judge a text
+while it grows.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class GenerationLaw:
     beam_results: Sequence[tuple[Sequence[int], bool]] | None
     # runs the model's own ``generate`` on the prompt with these settings, which keyword arguments override
     generate: Callable[..., Any]
-    # the model outputs that the pipeline's ``postprocess`` requires, or None; see ``pipelines.calls``
+    # the model outputs that the pipeline's ``postprocess`` requires, or None; see ``models.calls``
     outputs: Any = None
 
     @cached_property

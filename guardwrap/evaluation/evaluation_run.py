@@ -92,7 +92,7 @@ def evaluate(
     ``load``: loads a proposal's model by its name, once, when it is first drawn from. By default the source receives
     the name and loads the model for every chunk.
 
-    ``choose``: chooses what the proposal ``auto`` draws from: ``planning.choice.chosen_source`` for the source.
+    ``choose``: chooses what the proposal ``auto`` draws from: ``calls.choice.chosen_source`` for the source.
     """
     require_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 ``generate(custom_generate=callable)`` resolves configuration, keyword arguments, logits processors and stopping
 criteria as for its own loop, and passes them to the callable. Ours keeps them and draws nothing.
-``backends.transformers_loop`` calls ``generate`` the same way for each text, with a callable that draws.
+``engine.transformers_loop`` calls ``generate`` the same way for each text, with a callable that draws.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Weigher:
     """Computes log a(y) - log a'(y) for finished attempts, in nats.
 
     In float32, log a'(y) is the value seen in decoding. In half precision, and with quantized weights, both terms are
-    computed in one pass each; see ``backends.sequence_scores``.
+    computed in one pass each; see ``engine.sequence_scores``.
     """
 
     def __init__(self, model: Any, proposal: Any, *, alone: bool = False) -> None:

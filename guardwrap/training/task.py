@@ -120,7 +120,7 @@ class Task:
         return self._call.draw(self.prompts[sample.prompt], sample.token_ids).text
 
     def texts(self, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None) -> list[Continuation]:
-        """Return samples as input of ``backends.sequence_scores``, under their own prompts or under ``prompts``."""
+        """Return samples as input of ``engine.sequence_scores``, under their own prompts or under ``prompts``."""
         prompts = self.prompts if prompts is None else prompts
         return [(prompts[sample.prompt].law, sample.token_ids) for sample in samples]
 

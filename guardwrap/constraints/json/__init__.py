@@ -1,7 +1,7 @@
 """The ``JSONSchema`` constraint: validation of whole JSON texts, and verdicts on texts that are still growing.
 
 Begin with ``json_schema``, the constraint itself. ``schema_validation`` reads a schema (``drafts``, ``references``,
-``ecma_patterns``, ``formats``) and returns the validator for whole texts (``keywords``, ``documents.lexical``).
+``ecma_patterns``, ``formats``) and returns the validator for whole texts (``keywords``, ``support.lexical``).
 ``json_monitor`` is the incremental recognizer, which works on ``subschemas``, ``applicators`` and ``frames``.
 
 Why not llguidance for prefixes? It is a dependency (see ``grammar``) and reads JSON Schema, but its verdicts are not

@@ -47,7 +47,7 @@ def select_rows(model: Any, *, separate: bool = False) -> type[Rows]:
 
     Each class is tested with prompts of different lengths, rows that end, and rows that join later. Its logits are
     compared with those of every text computed from its start. Half-precision models are tested in float32; see
-    ``float32``.
+    ``in_float32``.
     """
     look_for_compiled(model)
     results = _chosen.setdefault(model, {})

@@ -3,7 +3,7 @@
 The distribution that an attempt is drawn from may depend only on attempts that were decided before it, and must not
 depend on the batch size. So attempts come in rounds of fixed sizes. After a round without enough accepted texts, the
 next round waits until every attempt of this one is decided, and the backend then excludes what is known to be rejected
-(``backends.dead_prefixes``).
+(``engine.dead_prefixes``).
 
 Under a pipeline's default settings, such as ``top_k=50``, a constraint may be out of reach: none of the 50 most likely
 first tokens begins a text that satisfies it. The backend looks for the reason once per request (``Backend.diagnose``):

@@ -47,7 +47,7 @@ Watch = Callable[[Any], "str | None"]
 
 
 class TokenMask(Protocol):
-    """Determines which tokens must not be drawn; see ``pipelines.masking``."""
+    """Determines which tokens must not be drawn; see ``models.masking``."""
 
     @property
     def beyond(self) -> bool:

@@ -107,7 +107,7 @@ class SettledPrefix(Protocol):
 
 
 class Weigh(Protocol):
-    """Computes log-weights; see ``pipelines.proposal_draws.Weigher``."""
+    """Computes log-weights; see ``models.proposal_draws.Weigher``."""
 
     @property
     def note(self) -> str | None:
