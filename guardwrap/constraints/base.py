@@ -397,7 +397,7 @@ class Combination(Constraint):
     of: Annotated[Sequence[Constraint], Field(min_length=1)]
     name: str | None = field(default=None, kw_only=True)
 
-    choose: ClassVar[Any]  # ``min`` for a conjunction, ``max`` for a disjunction
+    _choose: ClassVar[Any]  # ``min`` for a conjunction, ``max`` for a disjunction
     sign: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -426,19 +426,19 @@ class Combination(Constraint):
 
     def monitor(self) -> Monitor:
         """Return a monitor that combines those of the parts."""
-        return Combined(self.choose, tuple(part.monitor() for part in self.of))
+        return Combined(self._choose, tuple(part.monitor() for part in self.of))
 
     def monitor_in(self, context: Context, /) -> Monitor:
         """Return a monitor that combines those of the parts."""
-        return Combined(self.choose, tuple(part.monitor_in(context) for part in self.of))
+        return Combined(self._choose, tuple(part.monitor_in(context) for part in self.of))
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Return Kleene's combination of the parts' verdicts."""
-        decisive = self.choose((Verdict.SATISFIED, Verdict.VIOLATED))
+        decisive = self._choose((Verdict.SATISFIED, Verdict.VIOLATED))
         combined = Verdict(-decisive)
         for part in self.of:
             check_deadline()
-            combined = self.choose((combined, run_verdict(part, prefix)))
+            combined = self._choose((combined, run_verdict(part, prefix)))
             if combined is decisive:
                 break
         return combined
@@ -463,7 +463,7 @@ class All(Combination):
 
     kind: Literal["all"] = field(default="all", kw_only=True)
 
-    choose = min
+    _choose = min
     sign = "&"
 
     def __post_init__(self) -> None:
@@ -500,7 +500,7 @@ class AnyOf(Combination):
 
     kind: Literal["any"] = field(default="any", kw_only=True)
 
-    choose = max
+    _choose = max
     sign = "|"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
