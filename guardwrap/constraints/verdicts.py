@@ -174,20 +174,16 @@ class Undecided(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """UNDECIDED."""
         return Verdict.UNDECIDED
 
     def read(self, text: str, /) -> Monitor:
-        """Return this monitor."""
         return self
 
     @property
     def key(self) -> Hashable | None:
-        """The same for all."""
         return ()
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Return True."""
         return True
 
 
@@ -200,7 +196,6 @@ class RegionMonitor(Monitor):
     dead: bool = False  # whether a call has failed, or the message cannot be parsed
 
     def read(self, text: str, /) -> Monitor:
-        """Read on."""
         if self.dead:
             return self
         regions, events = self.regions.read(text)
@@ -258,11 +253,9 @@ class MessageMonitor(RegionMonitor):
 
     @property
     def rereads(self) -> bool:
-        """Whether the inner monitor does."""
         return self.inner.rereads
 
     def noted(self, event: Event) -> MessageMonitor:
-        """Judge a whole call, or read more of the part."""
         if self.part == "tool_calls":
             if event.kind != "close":
                 return self
@@ -285,6 +278,5 @@ class MessageMonitor(RegionMonitor):
 
     @property
     def key(self) -> Hashable | None:
-        """The keys of the parser and of the inner monitor, and what is held back."""
         keys = (self.regions.key, self.inner.key)
         return None if None in keys else (*keys, self.begun, self.held, self.inside, self.dead)

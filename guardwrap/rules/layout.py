@@ -48,11 +48,6 @@ class Edges(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     A prefix is VIOLATED as soon as it differs from each beginning.
@@ -85,21 +80,18 @@ class Edges(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Compare both ends of one string."""
         text = self._folded(text.strip())
         starts = [len(start) for start in self._starts if text.startswith(start)]
         ends = [len(end) for end in self._ends if text.endswith(end)]
         return bool(starts) and bool(ends) and min(starts) + min(ends) <= len(text)
 
     def found_in(self, text: str) -> str:
-        """Return the beginning and the end that it has."""
         text = self._folded(text.strip())
         ends = [f"begins with {shortened(start)}" for start in self._starts if start and text.startswith(start)]
         ends += [f"ends with {shortened(end)}" for end in self._ends if end and text.endswith(end)]
         return ", ".join(ends)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Compare the beginning, as far as it is known."""
         begun = self._folded(prefix.lstrip())
         if any(map(begun.startswith, self._starts)):
             return Verdict.UNDECIDED if self.end or not begun else Verdict.SATISFIED
@@ -184,15 +176,12 @@ class Depth(TextConstraint):
         return max(_DEPTHS[self.of](text), default=0)
 
     def holds(self, text: str) -> bool:
-        """Measure one string."""
         return is_between(self.measure(text), self.min, self.max)
 
     def fault(self, text: str) -> str:
-        """Return the depth, and the limits."""
         return f"has {self.of} nested {self.measure(text)} deep, not {limits_in_words(self.min, self.max)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge by what has been closed so far."""
         if prefix[-1:] in ("'", "’"):  # it is an apostrophe if a letter follows
             prefix = prefix[:-1]
         return verdict_on_count(self.measure(prefix), self.min, self.max)
@@ -314,7 +303,6 @@ class Split(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Split one string, and judge its parts."""
         pieces = [piece.strip() for piece in text.split(self.by)]
         if not all(pieces[1:-1]):
             return False
@@ -327,7 +315,6 @@ class Split(TextConstraint):
         return self.each is None or all(_holds(self.each, part) for part in parts)
 
     def fault(self, text: str) -> str:
-        """Return the number of parts and the limits, if it is that."""
         count = sum(bool(piece.strip()) for piece in text.split(self.by))
         if is_between(count, self.min, self.max):
             return self._wrong_part(text)
@@ -349,7 +336,6 @@ class Split(TextConstraint):
         return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge the parts that have ended, and the one that still grows."""
         *ended, growing = prefix.split(self.by)
         pieces = [piece.strip() for piece in ended]
         growing = growing[: len(growing) - begun_length(growing, [self.by])].strip()

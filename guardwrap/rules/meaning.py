@@ -106,7 +106,6 @@ class Entails(LabelConstraint):
         return self.scores_of(texts, prompts)
 
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
-        """Return the premise and the text."""
         # transformers would read a pair with an empty text as the premise alone.
         return self.premise.replace("{prompt}", draw.prompt), text or " "
 
@@ -211,11 +210,9 @@ class Similar(ScoringConstraint):
         return self.scores_of(texts, prompts)
 
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
-        """Return the text, and the prompt if it is compared with that."""
         return (text, draw.prompt) if self.texts is None else (text,)
 
     def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
-        """Return the similarity of each text to the nearest other text."""
         prompts = {prompt: self._embedded(prompt)[None] for prompt in {each[1] for each in inputs if each[1:]}}
         cosines = []
         for text, *prompt in inputs:

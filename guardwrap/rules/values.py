@@ -264,7 +264,6 @@ class Values(TextConstraint):
         return is_between(reading.value, *self._limits)  # type: ignore[arg-type]  # dates compare as well
 
     def holds(self, text: str) -> bool:
-        """Read the values of one string."""
         right = [self._is_right(reading) for reading in self._read(text, True)]
         if not is_between(len(right), self.min_count, self.max_count):
             return False
@@ -275,7 +274,6 @@ class Values(TextConstraint):
         return bool(right) and right[0 if self.which == "first" else -1]
 
     def fault(self, text: str) -> str:
-        """Return how many values are out of range, or how many there are."""
         readings = list(self._read(text, True))
         wrong = [reading.value for reading in readings if not self._is_right(reading)]
         if not is_between(len(readings), self.min_count, self.max_count) or not wrong:
@@ -284,7 +282,6 @@ class Values(TextConstraint):
         return f"{len(wrong)} of its {len(readings)} values are not as required, such as {value}"
 
     def found_in(self, text: str) -> str:
-        """Return a value that is as required."""
         right = next((reading.value for reading in self._read(text, True) if self._is_right(reading)), None)
         return "" if right is None else f"has {self._in_words(right)}"
 
@@ -294,7 +291,6 @@ class Values(TextConstraint):
         return value.isoformat() if isinstance(value, date) else f"{float(value):.12g}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge the values that no continuation changes."""
         right = [self._is_right(reading) for reading in self._read(prefix, False)]
         if self.max_count is not None and len(right) > self.max_count:
             return Verdict.VIOLATED

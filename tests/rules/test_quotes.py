@@ -14,7 +14,7 @@ from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.verdicts import Context
 from guardwrap.errors import CheckFailed, ConstraintError
-from guardwrap.rules import quotes
+from guardwrap.rules import copies
 from guardwrap.testing import check_constraint
 
 U, V = Verdict.UNDECIDED, Verdict.VIOLATED
@@ -146,7 +146,7 @@ def test_the_prompt_is_the_source() -> None:
 def test_negative_controls() -> None:
     text = "“hop opens at nine”"
     assert not Quotes(SHOP).accepts(text)
-    with patch.object(quotes, "_LETTER", regex.compile(r"(?!)")):  # words without edges
+    with patch.object(copies, "_LETTER", regex.compile(r"(?!)")):  # words without edges
         assert Quotes(SHOP).accepts(text)
     whole = TextFolding.fold  # what a prefix folds to, although a mark may follow
     with patch.object(TextFolding, "settled", whole), pytest.raises(AssertionError):

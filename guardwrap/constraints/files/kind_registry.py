@@ -38,7 +38,7 @@ _OURS = {
     "parses": "rules.parses.Parses",
     "personal_data": "rules.personal_data.PersonalData",
     "python": "constraints.kinds.function.Python",
-    "quotes": "rules.quotes.Quotes",
+    "quotes": "rules.copies.Quotes",
     "readability": "rules.readability.Readability",
     "regex": "constraints.kinds.text.Regex",
     "secrets": "rules.secrets.Secrets",

@@ -90,7 +90,6 @@ class ConstraintTemplate(Constraint):
         return next((text for key, text in texts if key in ("on", "message") and text in MESSAGE), None)
 
     def spec(self) -> dict[str, Any]:
-        """Return the fields and the constraint with its placeholders."""
         return {"kind": "template", "fields": list(self.names), "constraint": self.data}
 
     @property

@@ -111,7 +111,6 @@ class ScoringConstraint(Constraint):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the model is a pipeline object, not a name."""
         return not isinstance(self.model, str)
 
 

@@ -136,7 +136,6 @@ class Regex(TextConstraint):
         return regex_analysis.extent(self.pattern, self.engine_flags)
 
     def found_in(self, text: str) -> str:
-        """Return the first match of a search."""
         if self.match == "fullmatch":
             return ""
         first = next((match.group() for match in self._candidates(text)), "")
@@ -249,21 +248,17 @@ class Length(TextConstraint):
         return is_between(count, self.min, self.max)
 
     def holds(self, text: str) -> bool:
-        """Measure one string."""
         return self.within(self.measure(text))
 
     def fault(self, text: str) -> str:
-        """Return how long the string is, and the limits."""
         if self.unit == "tokens":
             return ""
         return f"has {counted(self.measure(text), self.unit[:-1])}, not {limits_in_words(self.min, self.max)}"
 
     def found_in(self, text: str) -> str:
-        """Return how long the string is."""
         return "" if self.unit == "tokens" else f"has {counted(self.measure(text), self.unit[:-1])}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Measure the strings of the view, or count the tokens of the attempt."""
         if self.unit != "tokens":
             return super().check(draws)
         if any(draw.text and not draw.token_ids for draw in draws):
@@ -299,7 +294,6 @@ class Finished(Constraint):
     kind: Literal["finished"] = field(default="finished", kw_only=True)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Return whether each attempt ended by itself."""
         return [draw.finished for draw in draws]
 
 
@@ -330,11 +324,6 @@ class Case(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Examples
     --------
     >>> Case("upper").accepts("TEA AT 5 O'CLOCK")
@@ -351,11 +340,9 @@ class Case(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Look for a letter of the wrong case in one string."""
         return within(_CASED.search, text) is not None and not self._is_wrong(text)
 
     def fault(self, text: str) -> str:
-        """Return the first word with a letter of the wrong case."""
         wrong = within(_WRONG[self.letters].search, text)
         if wrong is None:
             return "has no letter in upper or lower case"
@@ -366,7 +353,6 @@ class Case(TextConstraint):
         return within(_WRONG[self.letters].search, text) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED once a letter of the wrong case has been written."""
         return Verdict.VIOLATED if self._is_wrong(prefix) else Verdict.UNDECIDED
 
 
@@ -384,11 +370,6 @@ class OneOf(TextConstraint):
         The view of the text that is judged.
     name
         Label in reports.
-
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
 
     Examples
     --------
@@ -413,15 +394,12 @@ class OneOf(TextConstraint):
         count_items(sum(map(len, self.texts)), "texts have")
 
     def holds(self, text: str) -> bool:
-        """Compare one string."""
         return self._folded(text.strip()) in self._options
 
     def found_in(self, text: str) -> str:
-        """Return the text that it is."""
         return f"is {shortened(text)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if none of the texts begins like this."""
         begun = self._folded(prefix.lstrip())
         possible = begun.rstrip() in self._options or any(option.startswith(begun) for option in self._options)
         return Verdict.UNDECIDED if possible else Verdict.VIOLATED
