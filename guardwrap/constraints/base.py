@@ -19,7 +19,7 @@ from pydantic import Field
 
 from guardwrap.constraints.checking import Combined, Negated, Rereading, judge_parts, run_check, run_verdict
 from guardwrap.constraints.field_checks import shown
-from guardwrap.constraints.verdicts import Context, Monitor, Undecided, Verdict
+from guardwrap.constraints.verdicts import Context, Monitor, Progress, TextPattern, Undecided, Verdict
 from guardwrap.constraints.views import Part, in_json, message_part, view
 from guardwrap.errors import ConstraintError, Unsatisfiable, quoted, require_arguments
 from guardwrap.outcomes import Draw
@@ -114,6 +114,14 @@ class Constraint(ABC):
             What comes before the new text, and whether it is parsed into a message.
         """
         return self.monitor() if context.whole else Undecided()
+
+    def progress(self) -> Progress | Sequence[TextPattern] | Constraint | None:
+        """Return what proposals that look ahead follow: an automaton on the whole text, or expressions that all hold.
+
+        Or another constraint that means the same. None if nothing follows it. It may be wrong about some texts: that
+        makes a proposal worse, and its weights stay exact.
+        """
+        return None
 
     def accepts(self, text: str, /) -> bool:
         """Judge one plain text, as a finished completion of an empty prompt.

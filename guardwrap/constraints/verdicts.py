@@ -1,4 +1,4 @@
-"""Three-valued verdicts on prefixes, and the monitors that give them while a text or a message grows."""
+"""Three-valued verdicts on prefixes, the monitors that give them, and automata for proposals that look ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -118,6 +118,28 @@ class Monitor(ABC):
             if any(verdict is not Verdict.VIOLATED for verdict in self.verdicts(possible[start : start + _FEW])):
                 return True
         return False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An automaton as functions. States and kinds are any hashable values."""
+
+    start: Any  # the state before the first character
+    kinds: Sequence[Hashable]  # the kinds of characters that ``step`` tells apart
+    kind_of: Callable[[str], Hashable]  # returns the kind of a character
+    step: Callable[[Any, Any], Any]  # returns the state after a character, from the state before it and its kind
+    # whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it
+    satisfied: Callable[[Any, bool], bool]
+
+
+class TextPattern(NamedTuple):
+    """An expression and how it is used."""
+
+    source: str  # the expression
+    flags: Sequence[str] = ()  # the names of its flags
+    whole: bool = False  # whether it must match the whole text, and not only somewhere
+    version1: bool = True  # whether it is one of guardwrap's own, in version 1 of ``regex``
+    absent: bool = False  # whether it must not match
 
 
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})

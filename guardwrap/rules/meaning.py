@@ -88,23 +88,6 @@ class Entails(LabelConstraint):
         require(valid, f"premise must be a text that is not blank, such as '{{prompt}}', not {shown(self.premise)}")
         self.require_fields()
 
-    def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
-        """Return the label's probability for each text.
-
-        Parameters
-        ----------
-        texts
-            The texts.
-        prompts
-            The prompt of each text, for premises with ``{prompt}``; None for empty ones.
-
-        Raises
-        ------
-        CheckFailed
-            If a pair is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
-        """
-        return self.scores_of(texts, prompts)
-
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
         # transformers would read a pair with an empty text as the premise alone.
         return self.premise.replace("{prompt}", draw.prompt), text or " "

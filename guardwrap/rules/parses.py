@@ -15,8 +15,10 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
@@ -381,6 +383,9 @@ class Parses(TextConstraint):
             require(self.language == "sql", f"dialect={shown(self.dialect)}: only language='sql' has dialects")
             require_choice(self.dialect, sql_dialects(), "dialect")
         object.__setattr__(self, "on", read_view(self.on))
+
+    def progress(self) -> Constraint | None:
+        return JSONSchema(True, on=self.on) if self.language == "json" else None
 
     def holds(self, text: str) -> bool:
         return self._fault(text) is None

@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.field_checks import is_between, require, require_choice, shown
+from guardwrap.constraints.field_checks import is_between, require, require_choice, require_counts, require_order, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.errors import Unsatisfiable, is_count, is_number
+from guardwrap.errors import is_count, is_number
 from guardwrap.rules.measures import CURRENCIES, UNITS, Reading, durations, money, quantities
 from guardwrap.rules.numbers import LOCALES, Numeral, numerals
 from guardwrap.support.time_limits import check_deadline, matches
@@ -207,10 +207,9 @@ class Values(TextConstraint):
         require_choice(self.locale, tuple(LOCALES), "locale")
         if self.of != "number":
             require(find_spec("babel") is not None, f"of={self.of!r} requires Babel: pip install 'guardwrap[values]'")
-        for count in (self.min_count, self.max_count, self.decimals):
-            require(count is None or is_count(count), f"{shown(count)}: give a whole number of at least 0")
-        if self.min_count is not None and self.max_count is not None and self.min_count > self.max_count:
-            raise Unsatisfiable(f"Values min_count={self.min_count} exceeds max_count={self.max_count}")
+        require_counts(self, "min_count", "max_count")
+        valid = self.decimals is None or is_count(self.decimals)
+        require(valid, f"decimals={shown(self.decimals)}: give a whole number of at least 0")
         limits = [self.min, self.max, self.min_count, self.max_count, self.decimals, self.currency]
         require(any(each is not None for each in limits), "Values needs a limit such as min, max or min_count")
         require(self.decimals is None or self.of != "date", "decimals cannot be used with of='date'")
@@ -223,9 +222,7 @@ class Values(TextConstraint):
                 require(valid, f"limit {shown(limit)}: give an ISO date such as '2025-01-31'")
             else:
                 require(is_number(limit), f"limit {shown(limit)}: give a number")
-        least, most = self._limits
-        if least is not None and most is not None and least > most:
-            raise Unsatisfiable(f"Values min={self.min} exceeds max={self.max}")
+        require_order(self, *self._limits, f"min={self.min} exceeds max={self.max}")
         object.__setattr__(self, "on", read_view(self.on))
 
     def _check_units(self) -> None:

@@ -1,22 +1,17 @@
-"""The automaton of a constraint, by its kind.
-
-Many kinds say what regular expressions say, or count what one matches.
-"""
+"""The automaton of a constraint: what its kind says itself (``Constraint.progress``), and what needs more than that."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, singledispatch
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import regex
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not
 from guardwrap.constraints.field_checks import is_between
-from guardwrap.constraints.files.kind_registry import is_kind
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.count import (
     AFTER_ENDS,
@@ -28,11 +23,11 @@ from guardwrap.constraints.kinds.count import (
     plain_word,
 )
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
-from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.kinds.text import Finished, Length
 from guardwrap.constraints.kinds.text_folding import TextFolding, has_spellings, is_spaced, pieces_of_phrase
+from guardwrap.constraints.verdicts import Progress, TextPattern
 from guardwrap.support.time_limits import TimeLimit, time_limit
-from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
+from guardwrap.twists.automata import Automaton, TooManyStates, build, minimized, product
 from guardwrap.twists.json_progress import json_progress
 from guardwrap.twists.pattern_programs import (
     CountedMatch,
@@ -42,11 +37,6 @@ from guardwrap.twists.pattern_programs import (
     match_progress,
     program_of,
 )
-
-if TYPE_CHECKING:
-    from guardwrap.rules.layout import Edges, Split
-    from guardwrap.rules.parses import Parses
-
 
 BUILD_SECONDS = 2.0
 """The most CPU seconds for an automaton. Constraints may come from anyone."""
@@ -73,7 +63,14 @@ def _known(constraint: Constraint) -> Automaton | None:
 
 @singledispatch
 def _automaton(constraint: Constraint) -> Automaton | None:
-    return None
+    progress = constraint.progress()
+    if isinstance(progress, Constraint):
+        return _automaton(progress)
+    if progress is None or getattr(constraint, "on", "completion") != "completion":
+        return None
+    if isinstance(progress, Progress):
+        return minimized(build(progress))
+    return minimized(product([_matching(pattern) for pattern in progress], np.logical_and))
 
 
 @_automaton.register
@@ -158,20 +155,6 @@ def _counting(program: Program, item: CountedMatch, limits: Count | Length) -> A
     return minimized(build(count_progress(program, least if most is None else most + 1, within, item)))
 
 
-@_automaton.register
-def _(constraint: TextConstraint) -> Automaton | None:
-    # Rules are plugged in, and not imported here.
-    if is_kind(constraint, "split"):
-        return _split(cast("Split", constraint))
-    if is_kind(constraint, "parses"):
-        json = cast("Parses", constraint).language == "json"
-        return _automaton(JSONSchema(True, on=constraint.on)) if json else None
-    patterns = patterns_of(constraint)
-    if not patterns or constraint.on != "completion":
-        return None
-    return minimized(product([_matching(pattern) for pattern in patterns], np.logical_and))
-
-
 def _matching(pattern: TextPattern) -> Automaton:
     program = program_of(pattern.source, pattern.flags, version1=pattern.version1)
     automaton = build(match_progress(program, whole=pattern.whole))
@@ -182,63 +165,10 @@ def _negated(automaton: Automaton) -> Automaton:
     return Automaton(automaton.table, automaton.kind_of, ~automaton.ended, ~automaton.cut)
 
 
-def _split(constraint: Split) -> Automaton | None:
-    whole = constraint.on == "completion" and constraint.each is None and not constraint.different
-    return minimized(build(split_progress(constraint))) if whole else None
-
-
 @_automaton.register
 def _(constraint: JSONSchema) -> Automaton | None:
     whole = constraint.on == "completion" and constraint.where == "text"
     return minimized(build(json_progress(constraint))) if whole else None
-
-
-# ----------------------------------------------------------------------------------------- kinds as regular expressions
-
-
-_SPACE = r"[\s\x1c-\x1f]*"
-"""White space as ``str.strip`` removes it."""
-
-
-class TextPattern(NamedTuple):
-    """An expression and how it is used."""
-
-    source: str  # the expression
-    flags: Sequence[str] = ()  # the names of its flags
-    whole: bool = False  # whether it must match the whole text, and not only somewhere
-    version1: bool = True  # whether it is one of guardwrap's own, in version 1 of ``regex``
-    absent: bool = False  # whether it must not match
-
-
-_CASED = TextPattern(r"[\p{Lu}\p{Ll}\p{Lt}]")
-_LETTER = r"[\p{L}\p{M}\p{Nd}_]"
-_WRONG = {
-    "upper": r"[\p{Ll}\p{Lt}]",
-    "lower": r"[\p{Lu}\p{Lt}]",
-    "title": rf"(?:(?<![\p{{L}}\p{{M}}\p{{Nd}}_'’])|(?<!{_LETTER})['’])\p{{Ll}}",
-}
-
-
-def patterns_of(constraint: Constraint) -> list[TextPattern]:
-    """Return the expressions that a text must match, or must not, to satisfy a constraint; none if there are none."""
-    if isinstance(constraint, Regex):
-        known = constraint.checksum is None
-        whole = constraint.match == "fullmatch"
-        return [TextPattern(constraint.pattern, constraint.engine_flags, whole, version1=False)] if known else []
-    if isinstance(constraint, OneOf):
-        return [TextPattern(f"{_SPACE}{_one_of(constraint.texts)}{_SPACE}", _flags(constraint.ignore_case), whole=True)]
-    if is_kind(constraint, "edges"):
-        edges = cast("Edges", constraint)
-        # The beginning and the end do not overlap, and anything may stand between them.
-        source = rf"{_SPACE}{_one_of(edges.start)}[\s\S]*{_one_of(edges.end)}{_SPACE}"
-        return [TextPattern(source, _flags(edges.ignore_case), whole=True)]
-    if isinstance(constraint, Case):
-        return [_CASED, TextPattern(_WRONG[constraint.letters], absent=True)]
-    return []
-
-
-def _one_of(texts: Sequence[str]) -> str:
-    return f"(?:{'|'.join(map(regex.escape, texts))})"
 
 
 def _flags(ignore_case: bool) -> tuple[str, ...]:
@@ -323,62 +253,7 @@ def _ending(program: Program, name: str) -> CountedMatch:
     return CountedMatch(False, lambda item, char: item if char in AFTER_ENDS else char in ends, bool)
 
 
-# --------------------------------------------------------------------------------------------- parts between separators
-
-
-class _State(NamedTuple):
-    """The place in a text with separators."""
-
-    parts: int = 0  # the number of parts that have ended, up to what makes a difference
-    begun: int = 0  # how many characters of a separator have been read
-    shown: bool = False  # whether the part before them is more than white space
-    first: bool = True  # whether there was no separator yet
-
-
-def split_progress(constraint: Split) -> Progress:
-    """Return the automaton that counts the parts between separators (Knuth, Morris and Pratt 1977)."""
-    by, least, most = constraint.by, constraint.min, constraint.max
-    enough = (least or 0) if most is None else most + 1
-    borders = _borders(by)
-
-    def kind_of(char: str) -> str:
-        return char if char in by else "space" if char.isspace() else "other"
-
-    def step(state: _State | None, kind: str) -> _State | None:
-        if state is None:
-            return None
-        begun, shown = state.begun, state.shown
-        while begun and by[begun] != kind:
-            shown = shown or by[: begun - borders[begun - 1]].strip() != ""
-            begun = borders[begun - 1]
-        if by[begun] != kind:
-            blank = kind == "space" or kind.isspace()
-            return state._replace(begun=0, shown=shown or not blank)
-        if begun + 1 < len(by):
-            return state._replace(begun=begun + 1, shown=shown)
-        parts = state.parts + shown
-        if not (shown or state.first) or (most is not None and parts > most):
-            return None
-        return _State(min(enough, parts), first=False)
-
-    def satisfied(state: _State | None, ended: bool) -> bool:
-        if state is None:
-            return False
-        shown = state.shown or by[: state.begun].strip() != ""
-        return is_between(min(enough, state.parts + shown), least, most)
-
-    return Progress(_State(), tuple(dict.fromkeys((*by, "space", "other"))), kind_of, step, satisfied)
-
-
-def _borders(by: str) -> list[int]:
-    """Return for each number of characters of a separator, from 1 on, how many of them can begin another one."""
-    borders = [0]
-    for char in by[1:]:
-        size = borders[-1]
-        while size and by[size] != char:
-            size = borders[size - 1]
-        borders.append(size + (by[size] == char))
-    return borders
+# ----------------------------------------------------------------------------------------------- words of a Keyword
 
 
 def word_progress(constraint: Keyword) -> Progress:

@@ -60,11 +60,6 @@ def built_in(kind: str) -> type[Constraint]:
     return built
 
 
-def is_kind(constraint: Constraint, kind: str) -> bool:
-    """Whether a constraint is of a built-in kind, which is imported only if the constraint says that it is."""
-    return getattr(constraint, "kind", None) == kind and isinstance(constraint, built_in(kind))
-
-
 @cache
 def kinds() -> dict[str, type[Constraint]]:
     """Return all kinds of constraints, as a mapping of names to classes.

@@ -19,6 +19,7 @@ from guardwrap.constraints.field_checks import (
     limits_in_words,
     require,
     require_choice,
+    require_counts,
     shortened,
     shown,
     verdict_on_count,
@@ -26,9 +27,9 @@ from guardwrap.constraints.field_checks import (
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ
 from guardwrap.constraints.sentences import count_spaced_words, sentences
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.verdicts import TextPattern, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number
+from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 from guardwrap.support.formatting import counted
 from guardwrap.support.limits import count_items
@@ -135,6 +136,11 @@ class Regex(TextConstraint):
         """What is known about matches in a text that is still growing."""
         return regex_analysis.extent(self.pattern, self.engine_flags)
 
+    def progress(self) -> Sequence[TextPattern] | None:
+        whole = self.match == "fullmatch"
+        known = self.checksum is None
+        return [TextPattern(self.pattern, self.engine_flags, whole, version1=False)] if known else None
+
     def found_in(self, text: str) -> str:
         if self.match == "fullmatch":
             return ""
@@ -226,11 +232,8 @@ class Length(TextConstraint):
     kind: Literal["length"] = field(default="length", kw_only=True)
 
     def __post_init__(self) -> None:
-        for limit in (self.min, self.max):
-            require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
         require(self.min is not None or self.max is not None, "Length needs min, max or both")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise Unsatisfiable(f"Length min={self.min} exceeds max={self.max}")
+        require_counts(self)
         require_choice(self.unit, get_args(Unit), "unit")
         object.__setattr__(self, "on", read_view(self.on))
         require(self.unit != "tokens" or self.on == "completion", "unit='tokens' requires on='completion'")
@@ -303,6 +306,12 @@ _WRONG = {
     "title": regex.compile(r"(?<![\p{L}\p{M}\p{Nd}_]|[\p{L}\p{M}\p{Nd}_]['’])\p{Ll}"),
 }
 """Expressions of a letter in the wrong case, which look at nothing behind it."""
+_LETTER = r"[\p{L}\p{M}\p{Nd}_]"
+_WRONG_AHEAD = {
+    **{letters: wrong.pattern for letters, wrong in _WRONG.items()},
+    "title": rf"(?:(?<![\p{{L}}\p{{M}}\p{{Nd}}_'’])|(?<!{_LETTER})['’])\p{{Ll}}",
+}
+"""The same, looking around by one character at most."""
 _WORD = regex.compile(r"\S+")
 _CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
 
@@ -341,6 +350,9 @@ class Case(TextConstraint):
 
     def holds(self, text: str) -> bool:
         return within(_CASED.search, text) is not None and not self._is_wrong(text)
+
+    def progress(self) -> Sequence[TextPattern]:
+        return [TextPattern(_CASED.pattern), TextPattern(_WRONG_AHEAD[self.letters], absent=True)]
 
     def fault(self, text: str) -> str:
         wrong = within(_WRONG[self.letters].search, text)
@@ -404,9 +416,19 @@ class OneOf(TextConstraint):
         possible = begun.rstrip() in self._options or any(option.startswith(begun) for option in self._options)
         return Verdict.UNDECIDED if possible else Verdict.VIOLATED
 
+    def progress(self) -> Sequence[TextPattern]:
+        return [whole_text(self.texts, ignore_case=self.ignore_case)]
+
     @cached_property
     def _options(self) -> frozenset[str]:
         return frozenset(map(self._folded, self.texts))
 
     def _folded(self, text: str) -> str:
         return text.casefold() if self.ignore_case else text
+
+
+def whole_text(*choices: Sequence[str], ignore_case: bool) -> TextPattern:
+    """Return the expression of texts that begin with one of the first choices and end with one of the last."""
+    space = r"[\s\x1c-\x1f]*"  # as ``str.strip`` removes it
+    ends = r"[\s\S]*".join(f"(?:{'|'.join(map(regex.escape, texts))})" for texts in choices)
+    return TextPattern(f"{space}{ends}{space}", ("ignorecase",) if ignore_case else (), whole=True)
