@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.files.constraint_data import RULES as _RULES
+from guardwrap.constraints.files.constraint_data import built_in as _built_in
 from guardwrap.constraints.files.constraint_file import ConstraintFile, catalogue, dump, json_schema, load, parse
-from guardwrap.constraints.files.kind_registry import RULES as _RULES
-from guardwrap.constraints.files.kind_registry import built_in as _built_in
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls

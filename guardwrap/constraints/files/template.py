@@ -10,8 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
-from guardwrap.constraints.files.constraint_data import read_constraint
-from guardwrap.constraints.files.kind_registry import constraint_fields, kinds
+from guardwrap.constraints.files.constraint_data import constraint_fields, kinds, read_constraint
 from guardwrap.constraints.views import MESSAGE
 from guardwrap.errors import UsageError, is_number, nearest
 from guardwrap.outcomes import Draw
