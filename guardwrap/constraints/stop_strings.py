@@ -55,16 +55,13 @@ class _Reading(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the forwarded text. After a stop string, that is the whole text."""
         return self.inner.verdict
 
     @property
     def rereads(self) -> bool:
-        """Whether the other monitor does."""
         return self.inner.rereads
 
     def read(self, text: str, /) -> Monitor:
-        """Read more text, up to the first stop string."""
         check_deadline()
         if self.over:
             return self
@@ -85,7 +82,6 @@ class StopAt(Wrapper):
     kind: Literal["until"] = field(default="until", kw_only=True)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Check the texts without their stop strings."""
         return run_check(self.of, [self._left(draw) for draw in draws])
 
     def _left(self, draw: Draw) -> Draw:
@@ -97,15 +93,12 @@ class StopAt(Wrapper):
         return dataclasses.replace(draw, text=text, full=full, parts=(("answer", (text,)),) if whole else draw.parts)
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Return the verdict on the part of a prefix that is certain to remain."""
         return self.monitor().read(prefix).verdict
 
     def monitor(self) -> Monitor:
-        """Return a monitor that holds back what may begin a stop string."""
         return _Reading(self.of.monitor(), self.stops)
 
     def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that holds back what may begin a stop string."""
         monitor = self.of.monitor_in(context)
         return monitor if context.lines else _Reading(monitor, self.stops)
 

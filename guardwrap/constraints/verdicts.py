@@ -1,4 +1,4 @@
-"""Three-valued verdicts on prefixes, and the monitors that give them while a text or a message grows."""
+"""Three-valued verdicts on prefixes, the monitors that give them, and automata for proposals that look ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -120,6 +120,28 @@ class Monitor(ABC):
         return False
 
 
+@dataclass(frozen=True)
+class Progress:
+    """An automaton as functions. States and kinds are any hashable values."""
+
+    start: Any  # the state before the first character
+    kinds: Sequence[Hashable]  # the kinds of characters that ``step`` tells apart
+    kind_of: Callable[[str], Hashable]  # returns the kind of a character
+    step: Callable[[Any, Any], Any]  # returns the state after a character, from the state before it and its kind
+    # whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it
+    satisfied: Callable[[Any, bool], bool]
+
+
+class TextPattern(NamedTuple):
+    """An expression and how it is used."""
+
+    source: str  # the expression
+    flags: Sequence[str] = ()  # the names of its flags
+    whole: bool = False  # whether it must match the whole text, and not only somewhere
+    version1: bool = True  # whether it is one of guardwrap's own, in version 1 of ``regex``
+    absent: bool = False  # whether it must not match
+
+
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
 """Names of message fields with a model's reasoning, which does not count as an answer."""
 
@@ -174,20 +196,16 @@ class Undecided(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """UNDECIDED."""
         return Verdict.UNDECIDED
 
     def read(self, text: str, /) -> Monitor:
-        """Return this monitor."""
         return self
 
     @property
     def key(self) -> Hashable | None:
-        """The same for all."""
         return ()
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Return True."""
         return True
 
 
@@ -200,7 +218,6 @@ class RegionMonitor(Monitor):
     dead: bool = False  # whether a call has failed, or the message cannot be parsed
 
     def read(self, text: str, /) -> Monitor:
-        """Read on."""
         if self.dead:
             return self
         regions, events = self.regions.read(text)
@@ -258,11 +275,9 @@ class MessageMonitor(RegionMonitor):
 
     @property
     def rereads(self) -> bool:
-        """Whether the inner monitor does."""
         return self.inner.rereads
 
     def noted(self, event: Event) -> MessageMonitor:
-        """Judge a whole call, or read more of the part."""
         if self.part == "tool_calls":
             if event.kind != "close":
                 return self
@@ -285,6 +300,5 @@ class MessageMonitor(RegionMonitor):
 
     @property
     def key(self) -> Hashable | None:
-        """The keys of the parser and of the inner monitor, and what is held back."""
         keys = (self.regions.key, self.inner.key)
         return None if None in keys else (*keys, self.begun, self.held, self.inside, self.dead)

@@ -231,7 +231,6 @@ class Keyword(TextConstraint):
                     yield plain
 
     def fault(self, text: str) -> str:
-        """Return the words that are banned or too frequent, or, if all are required, those that are missing."""
         if self.match == "all":
             wrong = [word for word in self.words if not replace(self, words=(word,)).holds(text)]
             lacks = self.max_count is None and self.least == 1
@@ -239,7 +238,6 @@ class Keyword(TextConstraint):
         return "" if self.match == "any" and self.max_count is None else self._has(text)
 
     def found_in(self, text: str) -> str:
-        """Return the words that occur."""
         return self._has(text) if self.match == "any" else ""
 
     def _has(self, text: str) -> str:
@@ -260,7 +258,6 @@ class Keyword(TextConstraint):
                     halves += [words[middle:], words[:middle]]
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge by the occurrences that are certain."""
         return KeywordMonitor(self).read(prefix).verdict
 
     def monitor(self) -> Monitor:
