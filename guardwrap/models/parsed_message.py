@@ -23,6 +23,16 @@ from guardwrap.outcomes import Draw, Outcome
 from guardwrap.support.lexical import load_json
 from guardwrap.support.limits import is_text
 
+
+class ReadAnswer(NamedTuple):
+    """What an attempt says: fields of its draw."""
+
+    text: str  # what rules without ``on=`` judge: of a message all of its text
+    fault: str | None = None  # why it is rejected whatever the constraint says, or None
+    parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None  # the strings of each part, of a message
+    message: str | None = None  # the message as JSON; None with a fault
+
+
 UNPARSED = "message: the answer cannot be parsed"
 NO_ANSWER = "message: no answer"
 CUT_OFF = "message: cut off while thinking, or in a call"
@@ -280,23 +290,14 @@ class SentRegions:
         return replace(self, tool=None), [Event("close", "tool_calls", (json_text(call),))]
 
 
-class SentMessage(NamedTuple):
-    """A message at its end."""
-
-    text: str  # all of its text, which rules without ``on=`` judge
-    fault: str | None  # why it is rejected whatever the constraint says, or None
-    parts: tuple[tuple[str, tuple[str, ...]], ...]  # the strings of each part
-    message: str | None  # the message as JSON; None with a fault
-
-
-def sent_message(lines: str, *, finished: bool) -> SentMessage:
+def sent_message(lines: str, *, finished: bool) -> ReadAnswer:
     """Return the message in the pieces that a server has sent."""
     deltas = deltas_in(lines)
     read, events = SentRegions().after(deltas)
     state, ending = read.finish()
     if state.failed:
         raw = "".join(delta.text for delta in deltas)
-        return SentMessage(raw, UNPARSED if finished else CUT_OFF, (), None)
+        return ReadAnswer(raw, UNPARSED if finished else CUT_OFF, (), None)
     calls = [
         text
         for event in [*events, *ending]
@@ -308,7 +309,7 @@ def sent_message(lines: str, *, finished: bool) -> SentMessage:
     if fault is None and not finished and deltas[-1].part == "reasoning":
         fault = CUT_OFF
     message = json_text({"role": "assistant", **fields})
-    return SentMessage(text, fault, () if fault else message_parts(fields), None if fault else message)
+    return ReadAnswer(text, fault, () if fault else message_parts(fields), None if fault else message)
 
 
 def _fields(state: SentRegions, calls: Iterable[str]) -> dict[str, Any]:

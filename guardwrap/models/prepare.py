@@ -126,7 +126,6 @@ def prepare(
     tokenizer: Any,
     known: Sequence[str] = (),
     media: bool = False,
-    renders: bool = False,
 ) -> GenerationLaw:
     """Resolve the generation law of one prompt.
 
@@ -146,9 +145,8 @@ def prepare(
             f"{type(model).__name__} is not supported: its generate uses a decoding loop that guardwrap cannot replace"
         )
     config, mode = kept["config"], kept["mode"]
-    if not (media or renders):
-        _require_untouched(model, outputs, kept)
     if not media:
+        _require_untouched(model, outputs, kept)
         _refuse_model_inputs(kwargs)
     elif kwargs.get("do_sample") and mode != "sample":
         raise UsageError(f"{type(model).__name__} ignores do_sample=True; pass temperature=1.0")

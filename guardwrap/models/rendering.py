@@ -53,6 +53,9 @@ _LIBRARIES = ("transformers", "guardwrap")
 _NOT_RUN = ("__call__", "run_single", "run_multi", "iterate", "get_iterator")
 """Methods of pipelines that a wrapper does not call, as it draws the texts of many prompts together."""
 
+_TEXTS_BY = ("postprocess", "_forward", "forward")
+"""Stages that may change a text after it is drawn, and thus after it is judged."""
+
 
 def own_method(thing: Any, names: Iterable[str]) -> str | None:
     """Return the first of these methods that no library has defined, with its class; None if there is none."""
@@ -66,22 +69,13 @@ def own_method(thing: Any, names: Iterable[str]) -> str | None:
 
 
 def require_callable(pipe: Any) -> None:
-    """Require that a call of the pipeline is its three stages, one after the other."""
-    method = own_method(pipe, _NOT_RUN)
-    if method is not None:
+    """Require that a call of the pipeline is its three stages in turn, and that no text is changed once it is drawn."""
+    if (method := own_method(pipe, _NOT_RUN)) is not None:
         raise UsageError(
-            f"{method} is not supported, because guardwrap runs the pipeline's stages itself; move what it does into "
-            "preprocess, _forward or postprocess"
+            f"{method} is not supported, because guardwrap runs the pipeline's stages itself; change prompts in "
+            "preprocess, and texts after the call"
         )
-
-
-def text_in(record: Any, key: str, method: str, prompt: Any) -> Any:
-    """Return the text, or the messages, of a record that a user's own method has rendered."""
-    if not isinstance(record, Mapping) or key not in record:
-        raise UsageError(f"{method} returns records without {key!r}, so they cannot be judged; put the text there")
-    for name, value in record.items():
-        # Numbers say nothing that a rule could judge.
-        harmless = value is None or isinstance(value, bool | int | float) or (name == "input_text" and value == prompt)
-        if name != key and not harmless:
-            raise UsageError(f"{method} returns {name!r} beside {key!r}, which no rule would judge; leave it out")
-    return record[key]
+    if (method := own_method(pipe, _TEXTS_BY)) is not None:
+        raise UsageError(
+            f"{method} is not supported, because it may change a text after it was judged; change texts after the call"
+        )

@@ -137,7 +137,6 @@ class ServedModel:
         context = trained_length(session.model)
         lengths = []
         for prompt in session.call_class.read_prompts(prompts).prompts:
-            call.require_short(prompt, context)
             lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
             require_context(session.model, lengths[-1], context)
         return lengths
