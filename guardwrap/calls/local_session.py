@@ -26,8 +26,7 @@ from guardwrap.models.early_abort import UNSTABLE, StablePrefix
 from guardwrap.models.loading import has_dropout, pipeline_of
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.prompt_forms import prepare_rows
-from guardwrap.models.proposal_draws import QUANTISED, ProposedCall, Weigher, with_own_target
-from guardwrap.models.settings_difference import differences
+from guardwrap.models.proposal_draws import QUANTISED, ProposedCall, Weigher, differences, with_own_target
 from guardwrap.models.task_calls import call_kind, call_of
 from guardwrap.proposals import Masked
 from guardwrap.support.transformers_internals import batch_size_of

@@ -16,11 +16,10 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.engine.generation_law import GenerationLaw
 from guardwrap.errors import PromptError, UsageError
-from guardwrap.models.calls import Call, TextToTextCall
+from guardwrap.models.calls import Call, TextToTextCall, message_record, output_record, return_type
 from guardwrap.models.loading import TextToTextPipeline
 from guardwrap.models.prepare import PreparedPrompt, require_settings
 from guardwrap.models.prompt_forms import taken, what_is_wrong
-from guardwrap.models.rendering import message_record, output_record, return_type
 from guardwrap.outcomes import Draw
 from guardwrap.support.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 

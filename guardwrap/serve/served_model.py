@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guardwrap.calls.local_session import LocalSession
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.models.context_length import require_context, trained_length
+from guardwrap.models.prepare import require_context, trained_length
 from guardwrap.models.prompt_forms import what_is_wrong
 from guardwrap.models.task_calls import VisionCall
 from guardwrap.models.templates import family_of, writes_parts

@@ -9,8 +9,8 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from guardwrap import Budget, GuardedGenerator, Regex
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.models import rendering
-from guardwrap.models.rendering import own_method, require_callable
+from guardwrap.models import calls
+from guardwrap.models.calls import own_method, require_callable
 from guardwrap.testing import World, table_world
 from tests import fixtures_models
 
@@ -68,7 +68,7 @@ def test_an_attribute_that_comes_later_is_refused_by_the_next_call(name: str) ->
 
 
 def test_negative_control_without_the_refusal_what_is_drawn_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "own_method", lambda *_: None)
+    monkeypatch.setattr(calls, "own_method", lambda *_: None)
     made = world()
     guarded = GuardedGenerator(built(overriding("postprocess"), made), Regex("b"), budget=NO_LIMIT)
     records = guarded("a", seed=1, num_return_sequences=60, return_full_text=False, **made.settings)
