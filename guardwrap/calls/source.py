@@ -32,7 +32,7 @@ from guardwrap.engine.transformers_loop import GenerateBackend
 from guardwrap.errors import UsageError
 from guardwrap.models.call_syntax import with_syntax
 from guardwrap.models.calls import Call
-from guardwrap.models.early_abort import PrefixWatch, StablePrefix
+from guardwrap.models.early_abort import UNSTABLE, PrefixWatch, StablePrefix
 from guardwrap.models.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.models.loading import pipeline_of
 from guardwrap.models.masking import ConstraintMask
@@ -211,7 +211,7 @@ class LocalSource:
         if not self.causal:
             return "transformers' own loop draws the texts"
         if not self.stable.works:
-            return str(self.call.rewrites)
+            return UNSTABLE
         if prompt.regions is not None:
             return "whether an answer can be parsed into a message is known at its end"
         return None

@@ -22,7 +22,7 @@ from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.verdicts import REPLACEMENT, THOUGHTS, Context, Monitor, Undecided, Verdict
 from guardwrap.errors import GuardwrapError
 from guardwrap.models.call_dialects import DelimitedJSON, Dialect, InlineTags, PlainJSON, is_canonical
-from guardwrap.models.regions import MessageRegions
+from guardwrap.models.regions import MessageRegions, expressions_of
 from guardwrap.models.templates import chat_templates
 from guardwrap.outcomes import Draw
 from guardwrap.support.time_limits import check_deadline
@@ -350,14 +350,9 @@ def _is_list(calls: Mapping[str, Any]) -> bool:
     return bool(calls.get("transform_each"))
 
 
-def _marker_of(spec: Mapping[str, Any], side: str) -> str | None:
+def _marker_of(field: Mapping[str, Any], side: str) -> str | None:
     """Return the expression of one side's marker; None without one."""
-    pattern = spec.get(f"{side}_pattern")
-    if pattern is not None:
-        return str(pattern)
-    literals = spec.get(side, [])
-    literals = [literals] if isinstance(literals, str) else literals
-    return "|".join(map(regex.escape, literals)) or None
+    return "|".join(expressions_of(field, side)) or None
 
 
 _UNBOUNDED = regex.compile(r"\(\?:[^()]*\[\^(?:\\.|[^\]])*\][*+][^()]*\)\?")

@@ -20,6 +20,9 @@ With 1 000 tokens that takes 40 µs in place of 570, with 4 000 in place of 2 90
 a model takes on a GPU.
 """
 
+UNSTABLE = "this tokenizer rewrites text that it has already decoded"
+"""Why there are no verdicts on prefixes if a ``StablePrefix`` does not work, in words."""
+
 _REPLACEMENT = "\ufffd"
 _PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
 
