@@ -19,10 +19,10 @@ and for three cases in which nearly all tokens are masked. Two kinds of attempts
 helps them: those cut off at 64 tokens before they were complete, and dead ends, where none of the top k tokens can
 follow. There are no dead ends with ``--top-k 0``. Engines mask before they take the top k.
 
-``--fields`` prints the CPU seconds per valid text of objects with so many fields, which take about 10 tokens each, for
-``Masked()``, for ``Masked(beyond_truncation=True)``, and for engines. All draw the same task with the same seed in turn,
-so that a slower minute of the machine is everyone's; the ratio is to the first engine. With ``--long``, the strings are
-up to 80 characters long. The most tokens are 24 per field, 72 with ``--long``.
+``--fields`` prints the CPU seconds per valid text of objects with so many fields, of about 10 tokens each, for
+``Masked()``, for ``Masked(beyond_truncation=True)``, and for engines. All draw the same task with the same seed in
+turn, so that a slower minute of the machine is everyone's; the ratio is to the first engine. With ``--long``, the
+strings are up to 80 characters long. The most tokens are 24 per field, 72 with ``--long``.
 """
 
 import argparse
@@ -147,11 +147,11 @@ CASES = (
     Task("yes|no, top_k 0", "Say hi.", REPLY, "yes|no", settings={"top_k": 0}, texts=20),
     Task("yes|no, top_k 50", "Say hi.", REPLY, "yes|no"),
 )
-FIELDS = (
-    "name age active status city country email phone plan score company role team level language currency balance visits "
-    "verified tier street number postcode region timezone birthday gender height weight hobby pet color food music sport "
-    "movie book season weekday month year device browser theme newsletter orders returns rating comment referrer"
-).split()
+FIELDS = """
+    name age active status city country email phone plan score company role team level language currency balance visits
+    verified tier street number postcode region timezone birthday gender height weight hobby pet color food music sport
+    movie book season weekday month year device browser theme newsletter orders returns rating comment referrer
+""".split()  # noqa: SIM905
 
 
 def record(count: int, *, long: bool = False) -> Task:
@@ -369,7 +369,7 @@ def attempts_of_masked(bench: Bench, task: Task, seeds: int) -> dict[str, Any]:
     return figures
 
 
-def compare_masks(bench: Bench, task: Task, compiled: dict[str, Compile], options: argparse.Namespace) -> dict[str, Any]:
+def compare(bench: Bench, task: Task, compiled: dict[str, Compile], options: argparse.Namespace) -> dict[str, Any]:
     """Measure masks and engines in turn, and print a line for each: what a valid text costs."""
     makes = {name: compile_rule(task.rule) for name, compile_rule in compiled.items()}
     ways = [name for name in MASKS if options.masks is None or name in options.masks]
@@ -433,7 +433,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         costs: dict[str, Any] = {"versions": versions(options.engines), "tasks": {}}
         bench.draw(TASKS[0], 1, 0, proposal=Masked())  # reads the vocabulary
         for task in [record(count, long=options.long) for count in options.fields]:
-            costs["tasks"][task.name] = compare_masks(bench, task, engines, options)
+            costs["tasks"][task.name] = compare(bench, task, engines, options)
             if options.out:
                 options.out.write_text(json.dumps(plain(costs), indent=1) + "\n")
         return

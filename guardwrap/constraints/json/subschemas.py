@@ -117,12 +117,14 @@ class NumberRange(NamedTuple):
             and all(value in chosen for chosen in self.choices)
         )
 
-    def may_hold(self, digits: str) -> bool:
+    def may_hold(self, digits: str, *, exponents: bool = True) -> bool:
         """Whether a number that begins with these characters may satisfy the rules.
 
         An exponent can still make the number small or large, so only its sign and its first digits are certain. -0 and
-        -0e9 equal 0.
+        -0e9 equal 0. Without exponents, more digits only make it larger.
         """
+        if not exponents and not self._may_reach(digits):
+            return False
         if self.integer == WHOLE and not digits.lstrip("-").isdigit() and digits != "-":
             return False
         if digits[0] == "-":
@@ -130,6 +132,20 @@ class NumberRange(NamedTuple):
         else:
             possible = self.most >= 0 and (self.below is None or self.below > 0)
         return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
+
+    def _may_reach(self, digits: str) -> bool:
+        """Whether a number that begins with these characters, and has no exponent, may be within the limits."""
+        typed = digits.lstrip("-")
+        if not typed:
+            return True
+        least, most = (self.least, self.most) if digits[0] != "-" else (-self.most, -self.least)
+        number = Exact(typed)
+        step = Exact(1).scaleb(-len(typed.partition(".")[2]))  # the digits that follow add less than this
+        while number + step <= least:
+            if typed[0] == "0" or "." in typed or number > most:
+                return False
+            number, step = 10 * number, 10 * step  # one more digit before the decimal point
+        return bool(number <= most)
 
 
 def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
