@@ -332,8 +332,11 @@ class JSONMonitor(Monitor):
         if end == len(text):
             if not lexical.NUMBER_BEGUN.fullmatch(digits):
                 raise Dead(NOT_JSON)
-            exponents = self._exponents
-            self._violate(i for i, rules in self._plan.numbers if not rules.may_hold(digits, exponents=exponents))
+            self._violate(
+                i
+                for i, limits in self._plan.numbers
+                if not limits.may_hold(digits) or not (self._exponents or limits.may_reach(digits))
+            )
             return end
         if not lexical.NUMBER.fullmatch(digits):
             raise Dead(NOT_JSON)

@@ -117,14 +117,12 @@ class NumberRange(NamedTuple):
             and all(value in chosen for chosen in self.choices)
         )
 
-    def may_hold(self, digits: str, *, exponents: bool = True) -> bool:
+    def may_hold(self, digits: str) -> bool:
         """Whether a number that begins with these characters may satisfy the rules.
 
         An exponent can still make the number small or large, so only its sign and its first digits are certain. -0 and
-        -0e9 equal 0. Without exponents, more digits only make it larger.
+        -0e9 equal 0.
         """
-        if not exponents and not self._may_reach(digits):
-            return False
         if self.integer == WHOLE and not digits.lstrip("-").isdigit() and digits != "-":
             return False
         if digits[0] == "-":
@@ -133,7 +131,7 @@ class NumberRange(NamedTuple):
             possible = self.most >= 0 and (self.below is None or self.below > 0)
         return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
 
-    def _may_reach(self, digits: str) -> bool:
+    def may_reach(self, digits: str) -> bool:
         """Whether a number that begins with these characters, and has no exponent, may be within the limits."""
         typed = digits.lstrip("-")
         if not typed:
