@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.json.drafts import WHOLE
@@ -137,13 +138,13 @@ class NumberRange(NamedTuple):
         if not typed:
             return True
         least, most = (self.least, self.most) if digits[0] != "-" else (-self.most, -self.least)
-        number = Exact(typed)
-        step = Exact(1).scaleb(-len(typed.partition(".")[2]))  # the digits that follow add less than this
+        number = Decimal(typed)
+        step = Decimal(1).scaleb(-len(typed.partition(".")[2]))  # the digits that follow add less than this
         while number + step <= least:
             if typed[0] == "0" or "." in typed or number > most:
                 return False
             number, step = 10 * number, 10 * step  # one more digit before the decimal point
-        return bool(number <= most)
+        return number <= most
 
 
 def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
