@@ -30,7 +30,7 @@ from guardwrap.engine.scheduling.backend import Backend
 from guardwrap.engine.scheduling.request import Drawing, DrawOf, Spec, Weigh
 from guardwrap.engine.transformers_loop import GenerateBackend
 from guardwrap.errors import UsageError
-from guardwrap.models.call_syntax import with_syntax
+from guardwrap.models.call_syntax import with_json, with_syntax
 from guardwrap.models.calls import Call
 from guardwrap.models.early_abort import UNSTABLE, PrefixWatch, StablePrefix
 from guardwrap.models.endpoint_calls import EndpointCall, TextWatch
@@ -190,8 +190,10 @@ class LocalSource:
         casts = bool(self.call.preprocess.get("tools"))
         regions = None if prompt.regions is None else prompt.regions[0]
         written = with_syntax(spec.constraint, regions, self.call.pipe.tokenizer, casts=casts)
+        if masked.beyond_truncation:
+            written = with_json(written)
         if written is not spec.constraint:
-            mask = replace(mask, watch=self._watch(written, prompt))
+            mask = replace(mask, watch=self._watch(written, prompt), narrower=True)
         if masked.beyond_truncation:  # a token that is not looked at would waste an attempt in a thousand tokens
             mask = replace(mask, beyond=True, unseen=min(masked.unseen, _SURE))
         return mask

@@ -76,6 +76,7 @@ class ConstraintMask:
     vocabulary: Vocabulary | None = None
     # whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows
     beyond: bool = False
+    narrower: bool = False  # whether its watch leaves out texts that satisfy the constraint
     # whether it has been shown that no text that can be drawn satisfies the constraint
     impossible: bool = field(default=False, init=False)
     # the number of tokens after which the mask was given up because it took too long; None if it was not
@@ -207,7 +208,7 @@ class ConstraintMask:
             beginning.ways.discard(token)
             if beginning.ways:
                 return
-        self.impossible = True
+        self.impossible = not self.narrower
 
     def _remember(self, token_ids: Sequence[int], ways: set[int]) -> None:
         length, beginning = last_state(token_ids, self) or (0, self._beginning)
@@ -355,8 +356,9 @@ class Search:
         if self._full:
             self._push_tokens(hidden)
         elif hidden:
-            self._gone[hidden] = not possible
-            self._resolve(float(others[hidden].sum()), out=not possible)
+            out = not possible or self._mask.beyond  # tokens without text may follow each other up to the limit
+            self._gone[hidden] = out
+            self._resolve(float(others[hidden].sum()), out=out)
         self._enter(0, 0)
 
     def _enter(self, node: int, above: int) -> None:
