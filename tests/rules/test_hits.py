@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import PersonalData, Secrets, Verdict
+from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.prefix_reader import READ_AGAIN, READ_ALWAYS
 from guardwrap.rules import hits, secrets
-from guardwrap.rules.hits import HitMonitor, HitRule, first_hit
-from guardwrap.support.time_limits import TimeLimit, time_limit
+from guardwrap.rules.hits import HitRule, first_hit, hit_monitor
+from guardwrap.support.time_limits import TimeLimit, matches, time_limit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 
@@ -27,7 +29,7 @@ def test_the_first_hit_is_named():
 
 
 def test_a_run_that_may_go_on_is_no_hit_yet():
-    verdicts = [HitMonitor((NUMBER,)).read(text).verdict for text in ("14", "14 ", "14x", "15 ")]
+    verdicts = [hit_monitor((NUMBER,)).read(text).verdict for text in ("14", "14 ", "14x", "15 ")]
     assert verdicts == [Verdict.UNDECIDED, Verdict.VIOLATED, Verdict.VIOLATED, Verdict.UNDECIDED]
 
 
@@ -208,3 +210,47 @@ def test_a_long_text_before_changes_no_verdict(rule):
                 monitor = monitor.read(char)
             assert monitor.verdict is rule.verdict(text)
             assert (monitor.verdict is Verdict.VIOLATED) is not rule.accepts(text)
+
+
+LETTERS = HitRule(regex.compile(r"[A-Z\"\n]++"), lambda run: "AB" if "AB" in regex.sub(r"\W", "", run) else None)
+ESCAPED = st.sampled_from([*'\\"\nu&; xA', "u0041", "41", "\\u0042", "&#66;", "%255c", "%42", "B", "é"])
+
+
+@profile(300)
+@given(pieces=st.lists(ESCAPED, max_size=16))
+def test_what_is_decoded_piece_by_piece_is_what_the_whole_text_is_decoded_to(pieces):
+    monitor, text = hit_monitor((LETTERS,)), "".join(pieces) + ' "'
+    for piece in (*pieces, ' "'):
+        monitor = monitor.read(piece)
+    assert (monitor.verdict is Verdict.VIOLATED) == (first_hit([LETTERS], text) is not None)
+
+
+def test_what_is_decoded_twice_follows_what_was_decoded_once():
+    monitor = hit_monitor((LETTERS,)).read('&#65;"')
+    assert monitor.verdict is Verdict.UNDECIDED
+    assert monitor.read('%2542"x"').verdict is Verdict.VIOLATED
+
+
+def test_negative_control_what_is_decoded_once_is_not_decoded_again(monkeypatch):
+    text = '"\\\\u0041B "'
+    assert hit_monitor((LETTERS,)).read(text).verdict is Verdict.VIOLATED
+    monkeypatch.setattr(hits, "decodings", lambda text, anywhere: list(decodings(text, anywhere=anywhere))[:1])
+    assert hit_monitor((LETTERS,)).read(text).verdict is Verdict.UNDECIDED
+
+
+def test_a_run_that_does_not_end_is_searched_a_bounded_number_of_times(monkeypatch):
+    searched: list[int] = []
+    rule, size = HitRule(regex.compile(r"\S++"), lambda run: None), 8_000
+
+    def counted(pattern, text, pos, **options):
+        searched.append(len(text) - pos)
+        return matches(pattern, text, pos=pos, **options)
+
+    monkeypatch.setattr(hits, "matches", counted)
+    for limit, most in ((READ_AGAIN, 40 * size + READ_ALWAYS**2), (size, size * size // 16)):
+        monkeypatch.setattr(hits, "READ_AGAIN", limit)
+        monitor = hit_monitor((rule,))
+        searched.clear()
+        for _ in range(size // 4):
+            monitor = monitor.read("一二三四")
+        assert (sum(searched) <= most) is (limit != size)
