@@ -13,8 +13,7 @@ from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.field_checks import excerpt, shortened
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ, last_piece
-from guardwrap.constraints.prefix_reader import READ_AGAIN, READ_ALWAYS
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import READ_ALWAYS, Monitor, Verdict
 from guardwrap.support.time_limits import matches
 
 
@@ -97,13 +96,15 @@ def _plain(folded: str) -> str:
 
 @dataclass(frozen=True)
 class _Scan:
-    """A text, and for each rule where to look for the next hit, and how long the text was when it was looked for.
-
-    Before that place, nothing changes any more.
-    """
+    """A text, and for each rule where to look for the next hit: before it, nothing changes any more."""
 
     text: str = ""
-    looked: tuple[tuple[int, int], ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @property
+    def undecided(self) -> int:
+        """How many characters at the end have to be searched again."""
+        return len(self.text) - min(self.starts, default=0)
 
     def hit(self, rules: Sequence[HitRule]) -> str | None:
         """Return the first hit in a whole text."""
@@ -116,16 +117,13 @@ class _Scan:
 
     def advanced(self, rules: Sequence[HitRule]) -> _Scan | None:
         """Return the scan after all hits that no continuation can undo have been looked for; None if there is one."""
-        size, looked = len(self.text), []
-        for rule, (start, read) in zip(rules, self.looked or ((0, 0),) * len(rules), strict=True):
-            if size - start > READ_ALWAYS and (size - read) * READ_AGAIN < size - start:  # a run that does not end
-                looked.append((start, read))
-                continue
+        starts = []
+        for rule, start in zip(rules, self.starts or (0,) * len(rules), strict=True):
             following = self._next_start(rule, start)
             if following is None:
                 return None
-            looked.append((following, size))
-        return _Scan(self.text, tuple(looked))
+            starts.append(following)
+        return _Scan(self.text, tuple(starts))
 
     def _next_start(self, rule: HitRule, start: int) -> int | None:
         size = len(self.text)
@@ -165,7 +163,7 @@ class _Reading:
             scan = replace(folded, text=folded.text + end).advanced(self.rules)
             if scan is None:
                 return None
-            folded = replace(folded, looked=scan.looked)
+            folded = replace(folded, starts=scan.starts)
         return _Reading(self.rules, written, folded, rest[cut:], differs)
 
 
@@ -179,6 +177,11 @@ class HitMonitor(Monitor):
     # the closed text, decoded once, twice, ...; those are left out that are like the one before
     decoded: tuple[_Reading, ...] = ()
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a long run has not ended, which is searched again for each piece."""
+        return self.text.written.undecided > READ_ALWAYS
 
     def read(self, text: str, /) -> HitMonitor:
         """Search the new text, and decode it up to its last quotation mark or line break."""

@@ -269,6 +269,11 @@ class LineMonitor(Monitor):
     text: str = ""  # the text read so far
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on it
 
+    @property
+    def rereads(self) -> bool:
+        """True."""
+        return True
+
     def read(self, text: str, /) -> Monitor:
         """Judge the whole text again if a line has ended."""
         if self.verdict is not Verdict.UNDECIDED or not text:

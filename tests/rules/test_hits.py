@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from guardwrap import PersonalData, Secrets, Verdict
 from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.kinds.text_folding import TextFolding
-from guardwrap.constraints.prefix_reader import READ_AGAIN, READ_ALWAYS
+from guardwrap.constraints.verdicts import READ_ALWAYS
 from guardwrap.rules import hits, secrets
 from guardwrap.rules.hits import HitRule, first_hit, hit_monitor
-from guardwrap.support.time_limits import TimeLimit, matches, time_limit
+from guardwrap.support.time_limits import TimeLimit, time_limit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 
@@ -238,19 +238,9 @@ def test_negative_control_what_is_decoded_once_is_not_decoded_again(monkeypatch)
     assert hit_monitor((LETTERS,)).read(text).verdict is Verdict.UNDECIDED
 
 
-def test_a_run_that_does_not_end_is_searched_a_bounded_number_of_times(monkeypatch):
-    searched: list[int] = []
-    rule, size = HitRule(regex.compile(r"\S++"), lambda run: None), 8_000
-
-    def counted(pattern, text, pos, **options):
-        searched.append(len(text) - pos)
-        return matches(pattern, text, pos=pos, **options)
-
-    monkeypatch.setattr(hits, "matches", counted)
-    for limit, most in ((READ_AGAIN, 40 * size + READ_ALWAYS**2), (size, size * size // 16)):
-        monkeypatch.setattr(hits, "READ_AGAIN", limit)
-        monitor = hit_monitor((rule,))
-        searched.clear()
-        for _ in range(size // 4):
-            monitor = monitor.read("一二三四")
-        assert (sum(searched) <= most) is (limit != size)
+def test_a_long_run_that_does_not_end_is_read_as_what_is_read_again_is():
+    monitor = hit_monitor((NUMBER,)).read("3" * READ_ALWAYS)
+    assert not monitor.rereads
+    assert monitor.read("3").rereads
+    assert not monitor.read("3 ").rereads
+    assert monitor.read("34 ").verdict is Verdict.VIOLATED
