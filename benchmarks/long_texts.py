@@ -57,6 +57,7 @@ from guardwrap import (
     load_local,
 )
 from guardwrap.constraints.prefix_reader import PrefixReader
+from guardwrap.constraints.stop_strings import StopAt
 from guardwrap.constraints.verdicts import Context
 from guardwrap.engine.scheduling.backend import TokenIds
 from guardwrap.models.early_abort import PrefixWatch, StablePrefix
@@ -133,6 +134,7 @@ RULES: dict[str, tuple[str, Constraint]] = {
     "keyword, stems of one word": ("word", Keyword("zeppelin", match="none", stem="english")),
     "grammar, chinese": ("chinese", Grammar(r"start: /[^\x00]+/")),
     "answer": ("prose", Keyword("zeppelin", match="none", on="answer")),
+    "stop string": ("prose", StopAt(Keyword("zeppelin", match="none"), ("<end>",))),
     "tool calls": ("call", ToolCalls([TOOL])),
     "any and not": ("prose", ~(Keyword("zeppelin") | Secrets(on="lines") & Keyword("quagga"))),
     "part, json": ("json", Length(max=400, on=Part(json="$[*].name"))),
