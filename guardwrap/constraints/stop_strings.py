@@ -15,9 +15,9 @@ from guardwrap.outcomes import Draw
 from guardwrap.support.time_limits import check_deadline
 
 
-def _end(text: str, stops: Sequence[str]) -> int | None:
+def _end(text: str, stops: Sequence[str], begin: int = 0) -> int | None:
     """Return the start of the stop string that ends first (the longest one, if several end there), or None."""
-    matches = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    matches = [(at + len(stop), at) for stop in stops if (at := text.find(stop, begin)) >= 0]
     return min(matches)[1] if matches else None
 
 
@@ -37,7 +37,7 @@ class GrowingCut:
     def read(self, piece: str) -> str:
         """Add a piece, and return the characters that have become certain to remain."""
         self.text += piece
-        end = _end(self.text, self.stops)
+        end = _end(self.text, self.stops, self.settled)
         if end is None:
             end = len(self.text) - (begun_length(self.text, self.stops) if self.stops else 0)
         before, self.settled = self.settled, end

@@ -45,6 +45,10 @@ def characters(partial: bytes) -> str:
     return whole.tobytes().decode("utf-32-le")
 
 
+READ_ALWAYS = 1024
+"""Up to so many characters, what a monitor has to read again is read again for each piece."""
+
+
 class Verdict(IntEnum):
     """Verdict on all texts that begin with a prefix (three-valued, as in LTL3; Bauer et al. 2011)."""
 
@@ -86,7 +90,7 @@ class Monitor(ABC):
 
     @property
     def rereads(self) -> bool:
-        """Whether reading a piece takes as long as reading the whole text again."""
+        """Whether reading a piece takes as long as reading much of the text again."""
         return False
 
     @property

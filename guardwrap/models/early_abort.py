@@ -66,8 +66,9 @@ class StablePrefix:
     def _extended(self, token_ids: Sequence[int], before: str, decode: Decode | None) -> str:
         """Append to a text what the last token adds to it, as the tokens next to it tell."""
         window = token_ids[-WINDOW:]
-        known, grown = self(window[:-1], decode=decode), self(window, decode=decode)
-        # A window may begin in the middle of a character or of a run of bytes: then it does not read as the whole does.
+        known, grown = (self(ids, decode=decode).lstrip(_REPLACEMENT) for ids in (window[:-1], window))
+        # A window may begin in the middle of a character, the rest of which is left out, or of a run of bytes: then it
+        # does not read as the whole does.
         if known and before.endswith(known) and grown.startswith(known):
             return before + grown[len(known) :]
         return self(token_ids, decode=decode)

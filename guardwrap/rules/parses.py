@@ -439,6 +439,11 @@ class LineMonitor(Monitor):
     text: str = ""  # the text read so far
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on it
 
+    @property
+    def rereads(self) -> bool:
+        """True."""
+        return True
+
     def read(self, text: str, /) -> Monitor:
         if self.verdict is not Verdict.UNDECIDED or not text:
             return self

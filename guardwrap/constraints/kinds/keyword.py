@@ -26,7 +26,7 @@ from guardwrap.constraints.kinds.text_folding import (
     spaced,
     without_last_hangul,
 )
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import READ_ALWAYS, Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import Unsatisfiable, is_count, quoted
 from guardwrap.support.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
@@ -345,10 +345,15 @@ class KeywordMonitor(Monitor):
 
     constraint: Keyword
     folded: str = ""  # the folded form of the text, as far as no later text can change it
-    rest: str = ""  # the last character, and the marks after it
+    rest: str = ""  # the last character, and the marks after it; with stems, the last word
     # for each expression, the number of occurrences so far, and where to look for the next one
     progress: tuple[tuple[int, int], ...] = ()
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a long word has not ended, which is folded again for each piece."""
+        return len(self.rest) > READ_ALWAYS
 
     def read(self, text: str, /) -> KeywordMonitor:
         """Fold the new text, and search where an occurrence may have become certain."""
