@@ -11,7 +11,7 @@ import pytest
 
 from guardwrap.constraints import checking, escapes
 from guardwrap.constraints.base import walk
-from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.constraint_data import kinds
 from guardwrap.constraints.kinds import keyword
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.prefix_reader import READ_AGAIN, PrefixReader, ReadPrefix
