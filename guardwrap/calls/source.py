@@ -64,7 +64,8 @@ class Proposal:
     @property
     def only_masks(self) -> bool:
         """Whether attempts are drawn from the model itself, with a mask or a twist."""
-        return self.other is None and self.prompt is None and self.adapter is None
+        # A field that is added later counts as another law, whose attempts are weighed.
+        return replace(self, masked=None, twisted=None) == Proposal()
 
     @property
     def words(self) -> str:
