@@ -88,7 +88,6 @@ class EndpointSession(BaseSession):
         return EndpointSource(
             call=call,
             model=self.model,
-            rule=spec.constraint,
             reader=PrefixReader(spec.constraint).after(call.context()),
             proposal=proposal,
             weigh=None if proposal is None else EndpointWeigher(self.model, self._size(own)),

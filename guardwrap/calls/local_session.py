@@ -219,7 +219,6 @@ class LocalSession(BaseSession):
         return LocalSource(
             call=call,
             model=model,
-            rule=constraint,
             stable=stable,
             reader=PrefixReader(constraint),
             causal=self.call_class.causal,

@@ -81,7 +81,6 @@ class LocalSource:
 
     call: Call
     model: Any  # the model that tokens are drawn from: the wrapped model or the proposal's
-    rule: Constraint  # the constraint of the call
     stable: StablePrefix  # decodes unfinished attempts; without early abort if it does not work
     reader: PrefixReader  # judges them by the constraint of the call. A part that was too slow is not asked again.
     causal: bool  # whether it is a causal language model, which guardwrap's own decoding loop draws from
@@ -179,7 +178,7 @@ class LocalSource:
         return (QUANTISED,) if by_mask and is_quantised(self.model) else ()
 
     def _watch(self, constraint: Constraint, prompt: PreparedPrompt) -> PrefixWatch:
-        reader = self.reader if constraint is self.rule else PrefixReader(constraint)
+        reader = self.reader if constraint is self.reader.constraint else PrefixReader(constraint)
         text = self.call.text_alone if self.call.parsed(prompt) else partial(self.call.unparsed, prompt.law)
         return PrefixWatch(reader.after(self.call.context(prompt)), partial(self.stable, decode=text))
 
@@ -238,7 +237,6 @@ class EndpointSource:
 
     call: EndpointCall
     model: Endpoint
-    rule: Constraint  # the constraint of the call
     reader: PrefixReader  # judges growing texts by it. A part that was too slow is not asked again.
     proposal: Proposal | None = None  # what attempts are drawn from; None for the model itself
     weigh: EndpointWeigher | None = None
@@ -271,7 +269,7 @@ class EndpointSource:
         elif proposal is not None and proposal.masked is not None:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(spec.constraint)[1]))
         reader = self.reader
-        if spec.constraint is not self.rule:
+        if spec.constraint is not self.reader.constraint:
             part = part_judged(spec)
             if part is not None and not self.call.parses:
                 raise UsageError(NO_MESSAGE.format(part, "pass parse_messages=True to the call"))

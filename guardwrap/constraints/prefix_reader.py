@@ -55,11 +55,12 @@ class PrefixReader:
     """
 
     def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+        self._parts = constraint.parts
         self.slow: set[int] = set()
         self._asked = 0
         self._late: Counter[int] = Counter()
         self._masks_late: Counter[int] = Counter()
-        self._parts = constraint.parts
         self.start: ReadPrefix = self._begun(tuple((part.monitor(), 0) for part in constraint.parts))
 
     def after(self, context: Context) -> PrefixReader:
