@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -187,6 +187,18 @@ def run_model(
 ) -> torch.Tensor:
     """Run the model; return logits of the last position, ``[rows, vocabulary]``, float32."""
     return _run(model, ids, mask, positions, past, 1)[:, -1]
+
+
+def left_padded(texts: Sequence[Ids], device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return texts padded on the left, so that each ends in the last column: ids, mask, positions, ``[rows, columns]``.
+
+    So each layer's newest states are those of its window, whatever the length of a text.
+    """
+    longest = max(map(len, texts))
+    ids = torch.tensor([(0,) * (longest - len(text)) + tuple(text) for text in texts], device=device)
+    lengths = torch.tensor([len(text) for text in texts], device=device)
+    mask = (torch.arange(longest, device=device) >= longest - lengths[:, None]).long()
+    return ids, mask, (mask.cumsum(-1) - 1).clamp(min=0)
 
 
 def in_one_pass(model: Any, ids: torch.Tensor, last: int | None = None) -> torch.Tensor:

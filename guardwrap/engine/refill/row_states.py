@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from transformers import DynamicCache
 
-from guardwrap.engine.forward_passes import fresh_cache, length_threshold, run_model, run_next, run_text
+from guardwrap.engine.forward_passes import fresh_cache, left_padded, length_threshold, run_model, run_next, run_text
 from guardwrap.engine.refill.slots import Prefix, Recent, computed_prompt
 from guardwrap.engine.scheduling.backend import Ids
 
@@ -119,16 +119,11 @@ class Wave:
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
         """See ``Rows.add``."""
         device = self._model.device
-        place: dict[Ids, int] = {}
-        rows = torch.tensor([place.setdefault(prefix, len(place)) for prefix in prefixes], device=device)
-        longest = max(len(prompt) for prompt in place)
-        ids = torch.zeros(len(place), longest, dtype=torch.long, device=device)
-        mask = torch.zeros_like(ids)
-        for prompt, row in place.items():
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
-            mask[row, longest - len(prompt) :] = 1
+        row_of: dict[Ids, int] = {}
+        rows = torch.tensor([row_of.setdefault(prefix, len(row_of)) for prefix in prefixes], device=device)
         self._past = fresh_cache(self._model)
-        logits = run_model(self._model, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), self._past)
+        ids, mask, positions = left_padded(list(row_of), device)
+        logits = run_model(self._model, ids, mask, positions, self._past)
         self._past.reorder_cache(rows)
         self._mask = mask[rows]
         return logits[rows]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from guardwrap.engine.forward_passes import fresh_cache, run_model
+from guardwrap.engine.forward_passes import fresh_cache, left_padded, run_model
 from guardwrap.engine.scheduling.backend import Ids
 from guardwrap.support.transformers_internals import (
     DummyLayer,
@@ -243,9 +243,8 @@ class Prefix:
 
 def computed_prompt(model: Any, ids: Ids) -> Prefix:
     """Compute a prompt in one pass of the model, alone, so that its states depend on nothing else."""
-    row = torch.tensor([ids], device=model.device)
-    mask, past = torch.ones_like(row), fresh_cache(model)
-    logits = run_model(model, row, mask, mask.cumsum(-1) - 1, past)
+    past = fresh_cache(model)
+    logits = run_model(model, *left_padded([ids], model.device), past)
     return Prefix(len(ids), past.layers, logits=logits)
 
 
@@ -279,13 +278,9 @@ def _alike(prompts: Sequence[Ids], padded: float) -> Iterator[list[Ids]]:
 
 
 def _in_one_pass(model: Any, prompts: Sequence[Ids]) -> dict[Ids, Prefix]:
-    """Compute prompts in one pass, padded on the left, where each layer's newest states are those of its window."""
-    longest = max(map(len, prompts))
-    ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
-    mask = (torch.arange(longest, device=model.device) >= longest - lengths[:, None]).long()
+    """Compute prompts in one pass."""
     past = fresh_cache(model)
-    logits = run_model(model, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), past)
+    logits = run_model(model, *left_padded(prompts, model.device), past)
     computed = {}
     for row, prompt in enumerate(prompts):
         layers = [_row_of(layer, row, len(prompt)) for layer in past.layers]
