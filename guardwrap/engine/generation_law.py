@@ -204,10 +204,7 @@ def warped(scores: torch.Tensor, warpers: LogitsProcessorList) -> tuple[torch.Te
     few, candidates, tied = top_candidates(scores, warpers)
     if tied is None or not bool(tied.any()):
         return few, candidates
-    return applied(warpers, _NO_IDS.expand(len(scores), 0), scores), None
-
-
-_NO_IDS = torch.empty(1, 0, dtype=torch.long)  # warpers do not read token ids
+    return applied(warpers, scores), None
 
 
 def top_candidates(
@@ -218,21 +215,21 @@ def top_candidates(
     Also returns in which rows more tokens may be tied with the k-th than there are candidates, ``[rows]``; None where
     the columns are the whole vocabulary.
     """
-    ids = _NO_IDS.expand(len(scores), 0)
     first = next((i for i, warper in enumerate(warpers) if not isinstance(warper, TemperatureLogitsWarper)), None)
     if first is not None and isinstance(warpers[first], TopKLogitsWarper):
         size = warpers[first].top_k + _TIES
         if size < scores.shape[1]:
             few, candidates = scores.topk(size)
-            few = applied(warpers, ids, few)
+            few = applied(warpers, few)
             tied = torch.isfinite(few[:, -1])  # the last candidate was kept too, so others may be tied with the k-th
             candidates, order = candidates.sort(-1)
             return few.gather(1, order), candidates, tied
-    return applied(warpers, ids, scores), None, None
+    return applied(warpers, scores), None, None
 
 
-def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+def applied(warpers: LogitsProcessorList, scores: torch.Tensor) -> torch.Tensor:
     """Apply warpers one by one. Calling the list is slower, because it inspects the signature of each every time."""
+    ids = torch.empty(len(scores), 0, dtype=torch.long)  # warpers do not read token ids
     for warper in warpers:
         scores = warper(ids, scores)
     return scores

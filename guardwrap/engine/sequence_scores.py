@@ -133,4 +133,4 @@ def _processed(scores: torch.Tensor, law: GenerationLaw, new: Sequence[int]) -> 
         before = len(law.ids)
         steps = [law.processors(ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
         scores = torch.cat(steps)
-    return applied(law.warpers, tokens.new_empty(len(new), 0), scores)
+    return applied(law.warpers, scores)

@@ -47,7 +47,9 @@ class _Proposal(NamedTuple):
     log_model: Mapping[int, torch.Tensor]  # for each row with a twist, log a in nats, ``[columns]``, float64
 
     def of(self, rows: Sequence[int]) -> _Proposal:
-        """Return the proposal of some of the rows."""
+        """Return the proposal of some of the rows, in ascending order."""
+        if len(rows) == len(self.scores):
+            return self
         candidates = None if self.candidates is None else self.candidates[rows]
         tied = None if self.tied is None else self.tied[rows]
         log_model = {place: self.log_model[row] for place, row in enumerate(rows) if row in self.log_model}
@@ -126,8 +128,7 @@ def _draw(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequen
     try:
         return _draw_from(_Proposal(*top_candidates(processed, warpers), log_z, {}), processed, attempts, chance)
     except _Tied:
-        whole = applied(warpers, torch.empty(len(attempts), 0, dtype=torch.long), processed)
-        return _draw_from(_Proposal(whole, None, None, log_z, {}), processed, attempts, chance)
+        return _draw_from(_Proposal(applied(warpers, processed), None, None, log_z, {}), processed, attempts, chance)
 
 
 class _Tied(Exception):
@@ -204,8 +205,7 @@ def _beyond_truncation(scores: torch.Tensor, attempt: AttemptState) -> _Proposal
     mask, law = attempt.launch.mask, _law(attempt)
     if mask is None or not mask.beyond or len(law.untruncated) == len(law.warpers):
         return None
-    ids = torch.empty(1, 0, dtype=torch.long)
-    shares = applied(law.untruncated, ids, scores)[0].double().softmax(-1)
+    shares = applied(law.untruncated, scores)[0].double().softmax(-1)
     possible = shares.nonzero().squeeze(1)
     tokens, its = possible.cpu().numpy(), shares[possible].cpu().numpy()
     excluded = mask.left_out(attempt.token_ids, tokens, its, beyond=True)
@@ -213,7 +213,7 @@ def _beyond_truncation(scores: torch.Tensor, attempt: AttemptState) -> _Proposal
         return None
     masked = scores.clone()
     masked[0, possible[torch.from_numpy(excluded).to(possible.device)]] = -math.inf
-    return _Proposal(applied(law.warpers, ids, masked), None, None, [-math.inf], {})
+    return _Proposal(applied(law.warpers, masked), None, None, [-math.inf], {})
 
 
 def _twisted(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
@@ -224,7 +224,7 @@ def _twisted(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal
     token, and is computed from log a.
     """
     rows = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
-    twisted = proposal if len(rows) == len(attempts) else proposal.of(rows)
+    twisted = proposal.of(rows)
     log_model = twisted.scores.double().log_softmax(-1)
     log_a, columns = _fetched(log_model, twisted)
     sums = np.empty_like(log_a)
@@ -263,7 +263,7 @@ def _keep_laws(proposal: _Proposal, attempts: Sequence[AttemptState]) -> None:
     places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
     rows = [row for place, row in places.items() if place.law is None]
     if rows:
-        new = proposal if len(rows) == len(attempts) else proposal.of(rows)
+        new = proposal.of(rows)
         laws = token_laws(new.scores, new.candidates)
         for row, law, log_z in zip(rows, laws, new.log_z, strict=True):
             law.log_weight = log_z
