@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -191,12 +191,17 @@ class LocalSource:
         regions = None if prompt.regions is None else prompt.regions[0]
         written = with_syntax(spec.constraint, regions, self.call.pipe.tokenizer, casts=casts)
         if masked.beyond_truncation:
-            written = with_json(written)
+            written = self._as_json if written is self.reader.constraint else with_json(written)
         if written is not spec.constraint:
             mask = replace(mask, watch=self._watch(written, prompt), narrower=True)
         if masked.beyond_truncation:  # a token that is not looked at would waste an attempt in a thousand tokens
             mask = replace(mask, beyond=True, unseen=min(masked.unseen, _SURE))
         return mask
+
+    @cached_property
+    def _as_json(self) -> Constraint:
+        """The call's constraint as masks beyond truncation write JSON, made once for all of its prompts."""
+        return with_json(self.reader.constraint)
 
     def _ways(self, prompt: PreparedPrompt) -> frozenset[Remedy]:
         """Return what the call can change for a prompt that lacks texts."""

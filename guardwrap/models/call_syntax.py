@@ -295,7 +295,8 @@ def with_json(constraint: Constraint) -> Constraint:
     if not isinstance(constraint, JSONSchema) or constraint.where != "text" or constraint.on != "completion":
         return constraint
     try:
-        body = replace(_schema(_closed(constraint.schema)), order=constraint.order, formats=constraint.formats)
+        schema, order, formats = _closed(constraint.schema), constraint.order, constraint.formats
+        body = JSONSchema(schema, whitespace="compact", order=order, formats=formats)
     except GuardwrapError:  # a closed schema may be no valid one
         return constraint
     if any(body.monitor().read(begin).verdict is not Verdict.VIOLATED for begin in '"-0123456789tfn'):
