@@ -193,7 +193,8 @@ class Bench:
         with ThreadPoolExecutor(len(prompts)) as threads:
             each = [options | ({"temperature": 0.5 + 0.02 * i} if warm else {}) for i in range(len(prompts))]
             calls = [
-                threads.submit(self.guarded.run, [prompt], **own) for prompt, own in zip(prompts, each, strict=True)
+                threads.submit(self.guarded.run, [prompt], **options)
+                for prompt, options in zip(prompts, each, strict=True)
             ]
         return _usage([outcome for call in calls for outcome in call.result()])
 

@@ -78,8 +78,8 @@ def test_each_method_of_a_kind_has_a_docstring_or_inherits_one() -> None:
     ]
     members = [member for module in modules for member in vars(module).items()]
     kinds = {kind for name, kind in members if isinstance(kind, type) and name == kind.__name__ and name[0] != "_"}
-    own = {kind for kind in kinds if kind.__module__.startswith(("guardwrap.constraints", "guardwrap.rules"))}
-    assert {kind: names for kind in own if (names := undocumented(kind))} == {}
+    ours = {kind for kind in kinds if kind.__module__.startswith(("guardwrap.constraints", "guardwrap.rules"))}
+    assert {kind: names for kind in ours if (names := undocumented(kind))} == {}
 
     class Mute(guardwrap.Finished):  # negative control
         def check(self, *arguments: Any) -> Any: ...

@@ -325,8 +325,11 @@ def _reply(message: Mapping[str, Any], metadata: dict[str, Any], counts: Mapping
     thought = message.get("reasoning_content")
     usage = None
     if counts is not None:
-        names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens", "total_tokens": "total_tokens"}
-        usage = UsageMetadata(**{name: counts[openai_name] for name, openai_name in names.items()})
+        usage = UsageMetadata(
+            input_tokens=counts["prompt_tokens"],
+            output_tokens=counts["completion_tokens"],
+            total_tokens=counts["total_tokens"],
+        )
     return AIMessage(
         content=message["content"] or "",
         tool_calls=[

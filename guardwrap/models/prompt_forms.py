@@ -71,34 +71,34 @@ class PromptReader:
         return prompts, options
 
     @classmethod
-    def read_prompts(cls, given: Any) -> Prompts:
+    def read_prompts(cls, prompts: Any) -> Prompts:
         """Read prompts as the pipeline does."""
-        if isinstance(given, str | Chat):
-            return Prompts([taken(given)], True, False)
-        if isinstance(given, Mapping) and not cls.media:
+        if isinstance(prompts, str | Chat):
+            return Prompts([taken(prompts)], True, False)
+        if isinstance(prompts, Mapping) and not cls.media:
             raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
-        if isinstance(given, list | tuple):
-            if given and is_valid_message(given[0]):
-                return Prompts([as_chat(given, 0)], True, False)
-            return Prompts([cls.one_prompt(prompt, i) for i, prompt in enumerate(given)], False, False)
-        if isinstance(given, GeneratorType):
-            first = next(given, None)
+        if isinstance(prompts, list | tuple):
+            if prompts and is_valid_message(prompts[0]):
+                return Prompts([as_chat(prompts, 0)], True, False)
+            return Prompts([cls.one_prompt(prompt, i) for i, prompt in enumerate(prompts)], False, False)
+        if isinstance(prompts, GeneratorType):
+            first = next(prompts, None)
             if first is None:
                 return Prompts([], False, False)
             if is_valid_message(first):  # the pipeline reads a generator of messages as one chat
                 return Prompts(
-                    [as_chat([taken(message) for message in itertools.chain([first], given)], 0)], True, False
+                    [as_chat([taken(message) for message in itertools.chain([first], prompts)], 0)], True, False
                 )
-            given = itertools.chain([first], given)
-        elif cls.media and not isinstance(given, Dataset | Iterator):
-            return Prompts([cls.one_prompt(given, 0)], True, False)
-        if isinstance(given, Dataset) and not isinstance(given, Iterable):
-            given = map(given.__getitem__, range(len(given)))  # type: ignore[arg-type]  # map-style: it has a length
-        if not isinstance(given, Iterable):
+            prompts = itertools.chain([first], prompts)
+        elif cls.media and not isinstance(prompts, Dataset | Iterator):
+            return Prompts([cls.one_prompt(prompts, 0)], True, False)
+        if isinstance(prompts, Dataset) and not isinstance(prompts, Iterable):
+            prompts = map(prompts.__getitem__, range(len(prompts)))  # type: ignore[arg-type]  # map-style: it has a length
+        if not isinstance(prompts, Iterable):
             raise PromptError(
-                f"cannot read prompts from {type(given).__name__}; pass a string, a chat or a list of them"
+                f"cannot read prompts from {type(prompts).__name__}; pass a string, a chat or a list of them"
             )
-        return Prompts((cls.one_prompt(prompt, i) for i, prompt in enumerate(given)), False, True)
+        return Prompts((cls.one_prompt(prompt, i) for i, prompt in enumerate(prompts)), False, True)
 
     @classmethod
     def one_prompt(cls, prompt: Any, number: int) -> Any:

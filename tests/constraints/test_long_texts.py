@@ -98,11 +98,11 @@ def test_every_kind_and_every_monitor_is_measured() -> None:
             read.add(type(monitor))
             inner = [*vars(monitor).values(), *getattr(monitor, "parts", ())]
             todo += [each for each in inner if isinstance(each, Monitor)]
-    own = {
+    monitors = {
         each for each in subclasses(Monitor) if each.__module__.startswith(("guardwrap.constraints", "guardwrap.rules"))
     }
-    abstract = {each for each in own if each.__abstractmethods__}
-    assert {each.__qualname__ for each in own - abstract - read} == {"Undecided"}
+    abstract = {each for each in monitors if each.__abstractmethods__}
+    assert {each.__qualname__ for each in monitors - abstract - read} == {"Undecided"}
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
