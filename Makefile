@@ -93,9 +93,9 @@ test-instructions: .venv-instructions/ready
 	.venv-instructions/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(CHECKERS)
 	touch $@
 
-# A minute: formatting, types, contracts, and tests of everything that needs no real model.
-FAST := constraints metrics scheduling documents backends/test_tokens.py pipelines/test_calls.py pipelines/test_edges.py \
-	outcomes test_errors.py environment test_public.py
+# A minute: formatting, types, contracts, and tests of parts that all others rest on.
+FAST := constraints/kinds constraints/json engine/scheduling metrics samplers test_errors.py \
+	test_layout.py test_public.py
 check: .venv/ready lint
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix tests/,$(FAST))
 

@@ -127,6 +127,18 @@ class Busy(Case):
     lengths: tuple[int, int] = (3, 200)  # tokens
 
 
+@dataclass(frozen=True, kw_only=True)
+class Together(Busy):
+    """Passes of the model and CPU time for many prompts at once, against ``generate`` on all of them, padded.
+
+    ``way``: ``"rules"`` (one call, with a rule for each prompt), ``"callers"`` (a thread for each), or
+    ``"temperatures"`` (callers, each with a temperature of its own).
+    """
+
+    lengths: tuple[int, int] = (8, 20)
+    way: str
+
+
 ANYTHING = Length(min=0)
 COMMA, MUG, PEOPLE = ~Regex(","), Keyword("mug"), Keyword("people")
 AND = ~Keyword("and")  # AR of a sentence of a children's story ≈ .5
@@ -273,6 +285,26 @@ CASES: tuple[Case, ...] = (
         model="base",
         repeats=3,
     ),
+    *(
+        Together(
+            name=name,
+            target=Bound("≤", 1.1),
+            prompt="story",
+            constraint=~Keyword("zebra"),
+            texts=1,
+            settings=FIXED,
+            ends="never",
+            batch=count,
+            prompts=count,
+            way=way,
+            repeats=3,
+        )
+        for name, count, way in (
+            ("32 prompts, a rule each, 64 tokens", 32, "rules"),
+            ("64 callers, 64 tokens", 64, "callers"),
+            ("32 callers, a temperature each, 64 tokens", 32, "temperatures"),
+        )
+    ),
 )
 
 
@@ -281,7 +313,7 @@ def quick(case: Case) -> Case:
     small: dict[str, Any] = {"texts": min(case.texts, 2), "batch": min(case.batch, 4), "repeats": None, "most": 32}
     small["settings"] = {**case.settings, "max_new_tokens": min(case.settings["max_new_tokens"], 8)}
     if isinstance(case, Busy):
-        small |= {"prompts": 24, "lengths": (3, 20)}
+        small |= {"prompts": 4 if isinstance(case, Together) else 24, "lengths": (3, 20)}
     if isinstance(case, PerAttempt):
         small["samples"] = 8
     return replace(case, **small)

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import transformers
-from cases import CASES, Bound, Busy, Case, Least, Paired, Peak, PerAttempt, quick
+from cases import CASES, Bound, Busy, Case, Least, Paired, Peak, PerAttempt, Together, quick
 from loops import Bench, load, peak_mb
 
 import guardwrap
@@ -204,6 +204,17 @@ def busy(case: Busy, options: argparse.Namespace) -> tuple[Figures, Runs]:
     ], runs
 
 
+def together(case: Together, options: argparse.Namespace) -> tuple[Figures, Runs]:
+    runs = in_turn(case, ("together", "padded"), options)
+    ours, theirs = runs["together"], runs["padded"]
+    return [
+        figure(
+            "ours / generate, passes of the model", ratios(each(ours, "passes"), each(theirs, "passes")), case.target
+        ),
+        figure("ours / generate, CPU s", ratios(each(ours, "cpu_s"), each(theirs, "cpu_s"))),
+    ], runs
+
+
 def peak(case: Peak, options: argparse.Namespace) -> tuple[Figures, Runs]:
     runs: Runs = {"ours": [], "generate": []}
     for seed in range(case.repeats or options.repeats):
@@ -236,6 +247,7 @@ MEASURE: Mapping[type[Case], Callable[[Any, argparse.Namespace], tuple[Figures, 
     Peak: peak,
     Least: least,
     Busy: busy,
+    Together: together,
 }
 
 COUNTS = {
@@ -243,6 +255,7 @@ COUNTS = {
     "wall_s": ("wall s", ".2f"),
     "attempts": ("attempts", ".0f"),
     "accepted": ("accepted", ".0f"),
+    "passes": ("passes", ".0f"),
     "row_steps": ("row-steps", ".0f"),
     "attempt_steps": ("attempts' steps", ".0f"),
     "prompt_tokens": ("prompt tokens", ".0f"),

@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from cases import PROMPTS, STORY, Busy, Case, PerAttempt
+from cases import PROMPTS, STORY, Busy, Case, PerAttempt, Together
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from guardwrap import Budget, GuardedGenerator, load_local
+from guardwrap import Budget, GuardedGenerator, Length, load_local
 from guardwrap.engine.forward_passes import taken_by
 from guardwrap.engine.refill.decode import RefillBackend
 from guardwrap.support.transformers_internals import CACHE_NAMES
@@ -46,14 +47,14 @@ class Counter:
         Of each call that adds a token to running texts.
     attempts : list of int
         That these calls were for. Other than the rows only where attempts share a row.
-    prompt_tokens : int
-        Tokens of all rows of the other calls, padding included.
+    prompt_passes, prompt_tokens : int
+        The other calls, and the tokens of all their rows, padding included.
     """
 
     def __init__(self) -> None:
         self.rows: list[int] = []
         self.attempts: list[int] = []
-        self.prompt_tokens = 0
+        self.prompt_tokens = self.prompt_passes = 0
         self._running: int | None = None  # in the engine's decoder; None in other loops
 
     @contextmanager
@@ -77,6 +78,7 @@ class Counter:
         # A prompt may be a single token: then only the empty cache tells it from a token of a running text.
         if ids.shape[1] > 1 or past is None or not past.get_seq_length():
             self.prompt_tokens += ids.numel()
+            self.prompt_passes += 1
         else:
             self.rows.append(len(ids))
             self.attempts.append(len(ids) if self._running is None else self._running)
@@ -135,6 +137,7 @@ class Bench:
             "seed": seed,
             "cpu_s": round(cpu, 4),
             "wall_s": round(wall, 4),
+            "passes": len(self.counter.rows) + self.counter.prompt_passes,
             "row_steps": sum(self.counter.rows),
             "attempt_steps": sum(self.counter.attempts),
             "prompt_tokens": self.counter.prompt_tokens,
@@ -178,6 +181,31 @@ class Bench:
             start, length = chance.randrange(len(ids)), chance.randint(low, high - 1)  # bos may be one more
             pieces.append(self.tokenizer.decode((ids * 3)[start : start + length]))
         return pieces
+
+    def together(self, seed: int) -> dict[str, Any]:
+        """GuardedGenerator on many prompts at once, in one call or from a thread each."""
+        assert isinstance(self.case, Together)
+        prompts, options = self._prompts(), {"seed": seed, **self.settings}
+        if self.case.way == "rules":
+            rules = [Length(max=10_000 + number) for number in range(len(prompts))]
+            return _usage(self.guarded.run(prompts, constraint_each=rules, **options))
+        warm = self.case.way == "temperatures"
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            each = [options | ({"temperature": 0.5 + 0.02 * i} if warm else {}) for i in range(len(prompts))]
+            calls = [
+                threads.submit(self.guarded.run, [prompt], **own) for prompt, own in zip(prompts, each, strict=True)
+            ]
+        return _usage([outcome for call in calls for outcome in call.result()])
+
+    def padded(self, seed: int) -> dict[str, Any]:
+        """``model.generate`` on the same prompts in one batch, padded on the left, with no constraint."""
+        torch.manual_seed(seed)
+        rows = [self._tokens(prompt)[0] for prompt in self._prompts()]
+        longest = max(map(len, rows))
+        ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
+        mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long().to(ids.device)
+        self.model.generate(ids, attention_mask=mask, **self.settings)
+        return {"attempts": len(rows), "accepted": len(rows)}
 
     def retry(self, seed: int, cached: bool = False) -> dict[str, Any]:
         """``model.generate`` for as many texts as the batch has rows, until enough satisfy the constraint."""

@@ -24,10 +24,10 @@ from tests.serve.test_agents import PACKAGES
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "stability.md"
 CORE = ("torch", "accelerate", "peft", "bitsandbytes")
-LIBRARIES = ("openai", "fastapi", "langchain-core", "llama-index-core", "haystack-ai", "opentelemetry-api")
+LIBRARIES = ("openai", "fastapi", "langchain-core", "llama-index-core", "opentelemetry-api")
 """Packages of the two tables of versions that guardwrap or one of its extras depends on."""
 
-DISTRIBUTIONS = {"agents": "openai-agents", "pydantic_ai": "pydantic-ai-slim"}
+DISTRIBUTIONS = {"agents": "openai-agents", "haystack": "haystack-ai", "pydantic_ai": "pydantic-ai-slim"}
 """Modules of agent frameworks whose packages have another name."""
 
 

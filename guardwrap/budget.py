@@ -14,7 +14,7 @@ class Budget:
     """Limits on the cost of one prompt. None (in YAML: null) is no limit.
 
     All limits except ``deadline`` and ``timeout`` leave the distribution of the texts unchanged: they are checked
-    before an attempt starts or counts, and never end a running attempt.
+    before an attempt starts or counts, and what is decided never depends on the attempt's own text.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Budget:
         a twist count too. The answer, the fallback or the error is there within one step of the model after it.
     max_computed_tokens
         Most new tokens for which the model is run. Checked before attempts start; running attempts are finished. Where
-        it ends depends on the batch size, but not on any text.
+        it ends depends on the batch size.
 
     Raises
     ------

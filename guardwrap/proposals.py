@@ -157,6 +157,10 @@ class Masked:
     earlier if fewer than 64 tokens would be left for tags, or 24 for JSON. With ``"qrs"`` and ``"imh"`` everything that
     the constraint allows stays possible.
 
+    With ``beyond_truncation`` a text that is not weighed has no tokens that add no text, such as special tokens. If the
+    constraint is a ``JSONSchema`` for an object or a list, the text is compact JSON, which is written and ended as
+    arguments in JSON are. Numbers then have no exponents and up to 24 characters.
+
     Raises
     ------
     UsageError

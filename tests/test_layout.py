@@ -99,3 +99,11 @@ def test_no_code_reads_its_own_sentences() -> None:
     ]
     assert all(map(read_sentences, reading))
     assert read_sentences('kind == "qrs" and names["top_k"] and "; ".join(words).split(", ")') == []
+
+
+def test_what_the_makefile_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lists = dict(re.findall(r"^(\w+) := (.*)$", makefile, flags=re.MULTILINE))
+    named = [f"tests/{path}" for name in ("FAST", "AGENT_TESTS") for path in lists[name].split()]
+    named += re.findall(r"\b(?:tests|benchmarks|\.github)/[\w./]+", makefile)
+    assert [path for path in named if not (ROOT / path).exists()] == []

@@ -17,9 +17,8 @@ from pydantic import TypeAdapter
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import All, Constraint
-from guardwrap.constraints.files.constraint_data import read_constraint
+from guardwrap.constraints.files.constraint_data import kinds, read_constraint
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
-from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.template import fill, names_of_fields
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, is_count
 from guardwrap.support.limits import is_text

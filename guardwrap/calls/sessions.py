@@ -28,14 +28,20 @@ from guardwrap.engine.refill.mode_selection import select_rows, slower_because
 from guardwrap.engine.scheduling.request import Spec
 from guardwrap.errors import UsageError
 from guardwrap.models.calls import Call, TensorCall
-from guardwrap.models.early_abort import StablePrefix
+from guardwrap.models.early_abort import UNSTABLE, StablePrefix
 from guardwrap.models.endpoint_calls import EndpointCall
 from guardwrap.models.loading import has_dropout, pipeline_of
 from guardwrap.models.parsed_message import parsed_note
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.prompt_forms import prepare_rows
-from guardwrap.models.proposal_draws import QUANTISED, ProposedCall, Weigher, require_same_tokens, with_own_target
-from guardwrap.models.settings_difference import differences
+from guardwrap.models.proposal_draws import (
+    QUANTISED,
+    ProposedCall,
+    Weigher,
+    differences,
+    require_same_tokens,
+    with_own_target,
+)
 from guardwrap.models.task_calls import call_kind, call_of
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.support.files import PREFIX
@@ -121,7 +127,7 @@ class LocalSession(BaseSession):
 
     def stable_prefix(self, call: Call) -> StablePrefix:
         """Return the decoder of unfinished attempts. Made and tested once per set of decoding options."""
-        key = repr((sorted(call.reading.items()), call.renders))
+        key = repr(sorted(call.reading.items()))
         if key not in self._stable:
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
@@ -249,7 +255,7 @@ class LocalSession(BaseSession):
             raise UsageError("the model is in training mode, so dropout changes its distribution; call model.eval()")
         stable = self.stable_prefix(call)
         if not stable.works:
-            notes += (f"no early abort: {call.rewrites}",)
+            notes += (f"no early abort: {UNSTABLE}",)
         looks_ahead = None if proposal is None else proposal.masked or proposal.twisted
         if looks_ahead is not None and not stable.works:
             name = type(looks_ahead).__name__
@@ -272,7 +278,6 @@ class LocalSession(BaseSession):
         return LocalSource(
             call=call,
             model=model,
-            rule=constraint,
             stable=stable,
             reader=PrefixReader(constraint),
             causal=self.call_class.causal,
@@ -393,7 +398,6 @@ class EndpointSession(BaseSession):
         return EndpointSource(
             call=call,
             model=self.model,
-            rule=spec.constraint,
             reader=PrefixReader(spec.constraint).after(call.context()),
             proposal=proposal,
             weigh=None if proposal is None else EndpointWeigher(self.model, self._size(own)),

@@ -28,9 +28,9 @@ from guardwrap.engine.scheduling.backend import Backend
 from guardwrap.engine.scheduling.request import Drawing, DrawOf, Spec, Weigh
 from guardwrap.engine.transformers_loop import GenerateBackend
 from guardwrap.errors import UsageError
-from guardwrap.models.call_syntax import with_syntax
+from guardwrap.models.call_syntax import with_json, with_syntax
 from guardwrap.models.calls import Call
-from guardwrap.models.early_abort import PrefixWatch, StablePrefix
+from guardwrap.models.early_abort import UNSTABLE, PrefixWatch, StablePrefix
 from guardwrap.models.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.models.masking import ConstraintMask
 from guardwrap.models.prepare import PreparedPrompt
@@ -58,7 +58,8 @@ class Proposal:
     @property
     def only_masks(self) -> bool:
         """Whether attempts are drawn from the model itself, with a mask or a twist."""
-        return self.other is None and self.prompt is None and self.adapter is None
+        # A field that is added later counts as another law, whose attempts are weighed.
+        return replace(self, masked=None, twisted=None) == Proposal()
 
     @property
     def words(self) -> str:
@@ -74,7 +75,6 @@ class LocalSource:
 
     call: Call
     model: Any  # the model that tokens are drawn from: the wrapped model or the proposal's
-    rule: Constraint  # the constraint of the call
     stable: StablePrefix  # decodes unfinished attempts; without early abort if it does not work
     reader: PrefixReader  # judges them by the constraint of the call. A part that was too slow is not asked again.
     causal: bool  # whether it is a causal language model, whose calls share batches of guardwrap's own decoding loop
@@ -167,7 +167,7 @@ class LocalSource:
         return (QUANTISED,) if by_mask and is_quantised(self.model) else ()
 
     def _watch(self, constraint: Constraint, prompt: PreparedPrompt) -> PrefixWatch:
-        reader = self.reader if constraint is self.rule else PrefixReader(constraint)
+        reader = self.reader if constraint is self.reader.constraint else PrefixReader(constraint)
         text = self.call.text_alone if self.call.parsed(prompt) else partial(self.call.unparsed, prompt.law)
         return PrefixWatch(reader.after(self.call.context(prompt)), partial(self.stable, decode=text))
 
@@ -179,8 +179,10 @@ class LocalSource:
         casts = bool(self.call.preprocess.get("tools"))
         regions = None if prompt.regions is None else prompt.regions[0]
         written = with_syntax(spec.constraint, regions, self.call.pipe.tokenizer, casts=casts)
+        if masked.beyond_truncation:
+            written = with_json(written)
         if written is not spec.constraint:
-            mask = replace(mask, watch=self._watch(written, prompt))
+            mask = replace(mask, watch=self._watch(written, prompt), narrower=True)
         if masked.beyond_truncation:  # a token that is not looked at would waste an attempt in a thousand tokens
             mask = replace(mask, beyond=True, unseen=min(masked.unseen, _SURE))
         return mask
@@ -200,7 +202,7 @@ class LocalSource:
         if not self.causal:
             return "transformers' own loop draws the texts"
         if not self.stable.works:
-            return str(self.call.rewrites)
+            return UNSTABLE
         if prompt.regions is not None:
             return "whether an answer can be parsed into a message is known at its end"
         return None
@@ -224,7 +226,6 @@ class EndpointSource:
 
     call: EndpointCall
     model: Endpoint
-    rule: Constraint  # the constraint of the call
     reader: PrefixReader  # judges growing texts by it. A part that was too slow is not asked again.
     proposal: Proposal | None = None  # what attempts are drawn from; None for the model itself
     weigh: EndpointWeigher | None = None
@@ -257,7 +258,7 @@ class EndpointSource:
         elif proposal is not None and proposal.masked is not None:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(spec.constraint)[1]))
         reader = self.reader
-        if spec.constraint is not self.rule:
+        if spec.constraint is not self.reader.constraint:
             part = part_judged(spec)
             if part is not None and not self.call.parses:
                 raise UsageError(NO_MESSAGE.format(part, "pass parse_messages=True to the call"))

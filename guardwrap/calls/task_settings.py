@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files.constraint_data import read_constraint
+from guardwrap.constraints.files.constraint_data import kinds, read_constraint
 from guardwrap.constraints.files.constraint_file import as_constraint_file
-from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.errors import UsageError
 from guardwrap.support.files import PREFIX
 from guardwrap.support.validation import Invalid, document_of, validated

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.files.constraint_data import RULES as _RULES
+from guardwrap.constraints.files.constraint_data import built_in as _built_in
 from guardwrap.constraints.files.constraint_file import ConstraintFile, catalogue, dump, json_schema, load, parse
-from guardwrap.constraints.files.kind_registry import RULES as _RULES
-from guardwrap.constraints.files.kind_registry import built_in as _built_in
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
@@ -29,7 +29,7 @@ from guardwrap.constraints.views import Part, View
 if TYPE_CHECKING:
     from guardwrap.rules.arithmetic import Arithmetic
     from guardwrap.rules.code import Code
-    from guardwrap.rules.copies import Copy, NoCopy
+    from guardwrap.rules.copies import Copy, NoCopy, Quotes
     from guardwrap.rules.judge import Judge
     from guardwrap.rules.language import Language
     from guardwrap.rules.layout import Depth, Edges, Split
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from guardwrap.rules.order import Order
     from guardwrap.rules.parses import Parses
     from guardwrap.rules.personal_data import PersonalData
-    from guardwrap.rules.quotes import Quotes
     from guardwrap.rules.readability import Readability
     from guardwrap.rules.secrets import Secrets
     from guardwrap.rules.values import Values

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from guardwrap.constraints.checking import Combined, Negated, Rereading, judge_parts, run_check, run_verdict
 from guardwrap.constraints.field_checks import shown
-from guardwrap.constraints.verdicts import Context, Monitor, Undecided, Verdict
+from guardwrap.constraints.verdicts import Context, Monitor, Progress, TextPattern, Undecided, Verdict
 from guardwrap.constraints.views import Part, in_json, message_part, view
 from guardwrap.errors import ConstraintError, Unsatisfiable, quoted, require_arguments
 from guardwrap.outcomes import Draw
@@ -35,7 +35,8 @@ class Constraint(ABC):
     """A rule that a text must satisfy (b(y) in the paper). Immutable; combine rules with ``&``, ``|`` and ``~``.
 
     To write your own, subclass it and implement ``check``. ``verdict`` is optional; it must be sound, and UNDECIDED
-    whenever the answer is not certain. A frozen dataclass with a ``kind`` field can also be written in YAML.
+    whenever the answer is not certain. A frozen dataclass with a ``kind`` field can also be written in YAML. Invalid
+    parameters raise ``ConstraintError``.
     """
 
     # pydantic uses this configuration when it parses a constraint file.
@@ -113,6 +114,14 @@ class Constraint(ABC):
             What comes before the new text, and whether it is parsed into a message.
         """
         return self.monitor() if context.whole else Undecided()
+
+    def progress(self) -> Progress | Sequence[TextPattern] | Constraint | None:
+        """Return what proposals that look ahead follow: an automaton on the whole text, or expressions that all hold.
+
+        Or another constraint that means the same. None if nothing follows it. It may be wrong about some texts: that
+        makes a proposal worse, and its weights stay exact.
+        """
+        return None
 
     def accepts(self, text: str, /) -> bool:
         """Judge one plain text, as a finished completion of an empty prompt.
@@ -229,26 +238,21 @@ class Wrapper(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The cost of the inner constraint."""
         return self.of.cost
 
     @cached_property
     def title(self) -> str:
-        """The title of the inner constraint."""
         return self.of.title
 
     @property
     def locates(self) -> bool:
-        """Whether the inner constraint's ``place_in`` may run."""
         return self.of.locates
 
     def place_in(self, draw: Draw, /) -> str | None:
-        """Return the place that the inner constraint names."""
         return self.of.place_in(draw)
 
     @property
     def in_memory(self) -> bool:
-        """True: a constraint file cannot contain it."""
         return True
 
 
@@ -415,7 +419,6 @@ class Combination(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The cost of its most expensive part."""
         return max(part.cost for part in self.of)
 
     def _cheap_first(self) -> list[Constraint]:
@@ -425,15 +428,12 @@ class Combination(Constraint):
         return f"({f' {self.sign} '.join(map(repr, self.of))})"
 
     def monitor(self) -> Monitor:
-        """Return a monitor that combines those of the parts."""
         return Combined(self._choose, tuple(part.monitor() for part in self.of))
 
     def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that combines those of the parts."""
         return Combined(self._choose, tuple(part.monitor_in(context) for part in self.of))
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Return Kleene's combination of the parts' verdicts."""
         decisive = self._choose((Verdict.SATISFIED, Verdict.VIOLATED))
         combined = Verdict(-decisive)
         for part in self.of:
@@ -482,7 +482,6 @@ class All(Combination):
         return [judgement.satisfied for judgement in judge_parts(self._cheap_first(), draws)]
 
     def place_in(self, draw: Draw, /) -> str | None:
-        """Return the place in the first part that rejects the draw."""
         return judge_parts(self._cheap_first(), [draw], with_places=True)[0].place
 
 
@@ -538,11 +537,9 @@ class Not(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The cost of its part."""
         return self.of.cost
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Negate the part's judgements."""
         return _negated(self.of, draws) if self._may_lack else [not ok for ok in run_check(self.of, draws)]
 
     @cached_property
@@ -551,7 +548,6 @@ class Not(Constraint):
 
     @cached_property
     def title(self) -> str:
-        """Its name, or the part's title after ``~``."""
         return self.name or f"~{self.of.title}"
 
     def __repr__(self) -> str:
@@ -563,15 +559,12 @@ class Not(Constraint):
         return any(in_json(getattr(part, "on", None)) for part in walk(self.of))
 
     def monitor(self) -> Monitor:
-        """Return a monitor that negates the part's."""
         return Undecided() if self._waits else Negated(self.of.monitor())
 
     def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that negates the part's."""
         return Undecided() if self._waits else Negated(self.of.monitor_in(context))
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Return the part's verdict, negated."""
         return Verdict.UNDECIDED if self._waits else Verdict(-run_verdict(self.of, prefix))
 
 

@@ -171,12 +171,10 @@ class Rereading(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """The constraint's verdict on the prefix."""
         return _once(self, lambda: run_verdict(self.constraint, self.prefix))
 
     @property
     def rereads(self) -> bool:
-        """True."""
         return True
 
     def read(self, text: str, /) -> Monitor:
@@ -201,18 +199,15 @@ class Combined(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """The minimum (conjunction) or maximum (disjunction) of the parts' verdicts."""
         return _once(
             self, lambda: self.choose(part.verdict for part in self.parts) if self.parts else Verdict.UNDECIDED
         )
 
     @property
     def rereads(self) -> bool:
-        """Whether one of the parts does."""
         return any(part.rereads for part in self.parts)
 
     def read(self, text: str, /) -> Monitor:
-        """Let each part read the text."""
         if self.verdict is not Verdict.UNDECIDED:
             return self
         read = []
@@ -222,7 +217,6 @@ class Combined(Monitor):
         return Combined(self.choose, tuple(read))
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return the combined verdict after each candidate; each part judges all of them in one call."""
         if self.verdict is not Verdict.UNDECIDED:
             return [self.verdict] * len(texts)
         each = [part.verdicts(texts) for part in self.parts]
@@ -238,7 +232,6 @@ class Combined(Monitor):
 
     @property
     def key(self) -> Hashable | None:
-        """The keys of all parts; None if one of them has none."""
         keys = tuple(part.key for part in self.parts)
         return None if None in keys else keys
 
@@ -258,23 +251,18 @@ class Negated(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """The part's verdict, negated."""
         return Verdict(-self.part.verdict)
 
     @property
     def rereads(self) -> bool:
-        """Whether the part does."""
         return self.part.rereads
 
     def read(self, text: str, /) -> Monitor:
-        """Let the part read the text."""
         return Negated(self.part.read(text))
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return the part's verdicts on the candidates, negated."""
         return [Verdict(-verdict) for verdict in self.part.verdicts(texts)]
 
     @property
     def key(self) -> Hashable | None:
-        """The part's key."""
         return self.part.key

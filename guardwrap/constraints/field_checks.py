@@ -7,11 +7,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import regex
 
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.errors import ConstraintError, nearest, quoted
+from guardwrap.errors import ConstraintError, Unsatisfiable, is_count, nearest, quoted
 from guardwrap.support.formatting import digits
 
 _LONGEST = 60
@@ -55,6 +56,20 @@ def require_choice(value: object, choices: tuple[str, ...], field_name: str) -> 
         value in choices,
         f"{field_name}={value!r} is not one of {', '.join(choices)}{nearest(value, choices)}",
     )
+
+
+def require_counts(constraint: object, least: str = "min", most: str = "max") -> None:
+    """Raise ConstraintError unless two fields are limits on a count: whole numbers in order, or None."""
+    low, high = getattr(constraint, least), getattr(constraint, most)
+    for limit in (low, high):
+        require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
+    require_order(constraint, low, high, f"{least}={low} exceeds {most}={high}")
+
+
+def require_order(constraint: object, least: Any, most: Any, problem: str) -> None:
+    """Raise Unsatisfiable if the lower one of two limits is above the upper one."""
+    if least is not None and most is not None and least > most:
+        raise Unsatisfiable(f"{type(constraint).__name__} {problem}")
 
 
 def is_between(number: float, least: float | None, most: float | None) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import Combined, guarded_call
-from guardwrap.constraints.verdicts import Context, Monitor, Verdict
+from guardwrap.constraints.verdicts import READ_ALWAYS, Context, Monitor, Verdict
 from guardwrap.errors import CheckFailed
 from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
 
@@ -17,8 +17,8 @@ PATIENCE = 2
 """How many times a part may exceed the limit before it can be dropped."""
 RARELY = 50
 """A part that exceeds the limit in at most one of so many readings is kept."""
-READ_ALWAYS, READ_AGAIN = 1024, 32
-"""A longer text than so many characters is read again, by monitors that have to, when it has grown by a 32nd.
+READ_AGAIN = 32
+"""A text longer than ``READ_ALWAYS`` is read again, by monitors that have to, when it has grown by a 32nd.
 
 So what is read grows with the length of a text and not with its square, and an attempt that fails ends up to a 32nd
 later. At 4 000 tokens, ``Order`` took 14 ms for each one, and takes 0.14 ms (``benchmarks/long_texts.py``).
@@ -55,11 +55,12 @@ class PrefixReader:
     """
 
     def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+        self._parts = constraint.parts
         self.slow: set[int] = set()
         self._asked = 0
         self._late: Counter[int] = Counter()
         self._masks_late: Counter[int] = Counter()
-        self._parts = constraint.parts
         self.start: ReadPrefix = self._begun(tuple((part.monitor(), 0) for part in constraint.parts))
 
     def after(self, context: Context) -> PrefixReader:

@@ -15,9 +15,9 @@ from guardwrap.outcomes import Draw
 from guardwrap.support.time_limits import check_deadline
 
 
-def _end(text: str, stops: Sequence[str]) -> int | None:
+def _end(text: str, stops: Sequence[str], begin: int = 0) -> int | None:
     """Return the start of the stop string that ends first (the longest one, if several end there), or None."""
-    matches = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    matches = [(at + len(stop), at) for stop in stops if (at := text.find(stop, begin)) >= 0]
     return min(matches)[1] if matches else None
 
 
@@ -37,7 +37,7 @@ class GrowingCut:
     def read(self, piece: str) -> str:
         """Add a piece, and return the characters that have become certain to remain."""
         self.text += piece
-        end = _end(self.text, self.stops)
+        end = _end(self.text, self.stops, self.settled)
         if end is None:
             end = len(self.text) - (begun_length(self.text, self.stops) if self.stops else 0)
         before, self.settled = self.settled, end
@@ -55,16 +55,13 @@ class _Reading(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the forwarded text. After a stop string, that is the whole text."""
         return self.inner.verdict
 
     @property
     def rereads(self) -> bool:
-        """Whether the other monitor does."""
         return self.inner.rereads
 
     def read(self, text: str, /) -> Monitor:
-        """Read more text, up to the first stop string."""
         check_deadline()
         if self.over:
             return self
@@ -85,7 +82,6 @@ class StopAt(Wrapper):
     kind: Literal["until"] = field(default="until", kw_only=True)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Check the texts without their stop strings."""
         return run_check(self.of, [self._left(draw) for draw in draws])
 
     def _left(self, draw: Draw) -> Draw:
@@ -97,15 +93,12 @@ class StopAt(Wrapper):
         return dataclasses.replace(draw, text=text, full=full, parts=(("answer", (text,)),) if whole else draw.parts)
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Return the verdict on the part of a prefix that is certain to remain."""
         return self.monitor().read(prefix).verdict
 
     def monitor(self) -> Monitor:
-        """Return a monitor that holds back what may begin a stop string."""
         return _Reading(self.of.monitor(), self.stops)
 
     def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that holds back what may begin a stop string."""
         monitor = self.of.monitor_in(context)
         return monitor if context.lines else _Reading(monitor, self.stops)
 

@@ -1,4 +1,4 @@
-"""Three-valued verdicts on prefixes, and the monitors that give them while a text or a message grows."""
+"""Three-valued verdicts on prefixes, the monitors that give them, and automata for proposals that look ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -43,6 +43,10 @@ def characters(partial: bytes) -> str:
     codes = np.arange(max(code << missing, first), min((code + 1) << missing, 0x110000), dtype="<u4")
     whole = codes[(codes < 0xD800) | (codes > 0xDFFF)]  # surrogates are not characters
     return whole.tobytes().decode("utf-32-le")
+
+
+READ_ALWAYS = 1024
+"""Up to so many characters, what a monitor has to read again is read again for each piece."""
 
 
 class Verdict(IntEnum):
@@ -86,7 +90,7 @@ class Monitor(ABC):
 
     @property
     def rereads(self) -> bool:
-        """Whether reading a piece takes as long as reading the whole text again."""
+        """Whether reading a piece takes as long as reading much of the text again."""
         return False
 
     @property
@@ -118,6 +122,28 @@ class Monitor(ABC):
             if any(verdict is not Verdict.VIOLATED for verdict in self.verdicts(possible[start : start + _FEW])):
                 return True
         return False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An automaton as functions. States and kinds are any hashable values."""
+
+    start: Any  # the state before the first character
+    kinds: Sequence[Hashable]  # the kinds of characters that ``step`` tells apart
+    kind_of: Callable[[str], Hashable]  # returns the kind of a character
+    step: Callable[[Any, Any], Any]  # returns the state after a character, from the state before it and its kind
+    # whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it
+    satisfied: Callable[[Any, bool], bool]
+
+
+class TextPattern(NamedTuple):
+    """An expression and how it is used."""
+
+    source: str  # the expression
+    flags: Sequence[str] = ()  # the names of its flags
+    whole: bool = False  # whether it must match the whole text, and not only somewhere
+    version1: bool = True  # whether it is one of guardwrap's own, in version 1 of ``regex``
+    absent: bool = False  # whether it must not match
 
 
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
@@ -174,20 +200,16 @@ class Undecided(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """UNDECIDED."""
         return Verdict.UNDECIDED
 
     def read(self, text: str, /) -> Monitor:
-        """Return this monitor."""
         return self
 
     @property
     def key(self) -> Hashable | None:
-        """The same for all."""
         return ()
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Return True."""
         return True
 
 
@@ -200,7 +222,6 @@ class RegionMonitor(Monitor):
     dead: bool = False  # whether a call has failed, or the message cannot be parsed
 
     def read(self, text: str, /) -> Monitor:
-        """Read on."""
         if self.dead:
             return self
         regions, events = self.regions.read(text)
@@ -258,11 +279,9 @@ class MessageMonitor(RegionMonitor):
 
     @property
     def rereads(self) -> bool:
-        """Whether the inner monitor does."""
         return self.inner.rereads
 
     def noted(self, event: Event) -> MessageMonitor:
-        """Judge a whole call, or read more of the part."""
         if self.part == "tool_calls":
             if event.kind != "close":
                 return self
@@ -285,6 +304,5 @@ class MessageMonitor(RegionMonitor):
 
     @property
     def key(self) -> Hashable | None:
-        """The keys of the parser and of the inner monitor, and what is held back."""
         keys = (self.regions.key, self.inner.key)
         return None if None in keys else (*keys, self.begun, self.held, self.inside, self.dead)

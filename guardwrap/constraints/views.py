@@ -270,11 +270,9 @@ class PartMonitor(Monitor):
 
     @property
     def rereads(self) -> bool:
-        """Whether the monitor of the part that is being read does."""
         return self.inner is not None and self.inner.rereads
 
     def read(self, text: str, /) -> Monitor:
-        """Read on, across markers."""
         opening, closing = (str(self.part.after), "") if self.part.between is None else self.part.between
         text, inner, span, dead = self.held + text, self.inner, self.span, self.dead
         while not dead:

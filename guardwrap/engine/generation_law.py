@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -155,33 +156,31 @@ def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tens
 
     Scores are log-probabilities up to a constant, after every processor and warper; ``[rows, vocabulary]``, float32.
     Minus infinity excludes a token. Returns the tokens, ``[rows]``, int64, and their log-probabilities in nats,
-    ``[rows]``, float64. Raises ModelError if a row contains NaN, or no token that can be drawn.
+    ``[rows]``, float64: NaN if a row contains NaN, or no token that can be drawn (``require_drawn``).
 
     The CDF is computed on two levels: sums over blocks of the vocabulary in float64, then one block of each row. For 64
     rows of 49 k scores this took a tenth of the time of softmax and multinomial.
     """
     rows, size = scores.shape
-    top = require_drawable(scores)
+    top = scores.amax(-1, keepdim=True)
     weights = torch.nn.functional.pad((scores - top).exp_(), (0, -size % BLOCK)).view(rows, -1, BLOCK)
     blocks = weights.sum(-1, dtype=torch.float64).cumsum(-1)
     total = blocks[:, -1:]
     target = uniform[:, None] * total
-    block = _first_above(blocks, target)
+    block = _first_above(blocks, target).clamp_(max=blocks.shape[1] - 1)  # of NaN, the index is beyond the end
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp(min=0)), 0.0)
     inside = weights[torch.arange(rows, device=scores.device), block.squeeze(1)].double().cumsum(-1)
-    token = (block * BLOCK + _first_above(inside, target - before)).squeeze(1)
+    token = (block * BLOCK + _first_above(inside, target - before)).squeeze(1).clamp_(max=size - 1)
     chosen = scores.gather(1, token[:, None]).double()
     return token, (chosen - top.double() - total.log()).squeeze(1)
 
 
-def require_drawable(scores: torch.Tensor) -> torch.Tensor:
-    """Return the largest score of each row, ``[rows, 1]``."""
-    top = scores.amax(-1, keepdim=True)
-    if not bool(torch.isfinite(top).all()):
+def require_drawn(values: Iterable[float]) -> None:
+    """Raise ModelError if there is NaN among figures of rows, as of a row from which no token can be drawn."""
+    if any(map(math.isnan, values)):
         raise ModelError(
             "the model's logits contain NaN, or every token is excluded; try float32, or check the logits processors"
         )
-    return top
 
 
 def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -202,18 +201,34 @@ def warped(scores: torch.Tensor, warpers: LogitsProcessorList) -> tuple[torch.Te
     columns are the whole vocabulary. For 64 rows of 49 k random scores, temperature, top-50 and the draw take 5 ms
     instead of 48 ms.
     """
-    ids = torch.empty(len(scores), 0, dtype=torch.long)  # warpers do not read token ids
+    few, candidates, tied = top_candidates(scores, warpers)
+    if tied is None or not bool(tied.any()):
+        return few, candidates
+    return applied(warpers, _NO_IDS.expand(len(scores), 0), scores), None
+
+
+_NO_IDS = torch.empty(1, 0, dtype=torch.long)  # warpers do not read token ids
+
+
+def top_candidates(
+    scores: torch.Tensor, warpers: LogitsProcessorList
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Do the same as ``warped`` without a look at the result, for which a GPU would have to be waited for.
+
+    Also returns in which rows more tokens may be tied with the k-th than there are candidates, ``[rows]``; None where
+    the columns are the whole vocabulary.
+    """
+    ids = _NO_IDS.expand(len(scores), 0)
     first = next((i for i, warper in enumerate(warpers) if not isinstance(warper, TemperatureLogitsWarper)), None)
     if first is not None and isinstance(warpers[first], TopKLogitsWarper):
         size = warpers[first].top_k + _TIES
         if size < scores.shape[1]:
             few, candidates = scores.topk(size)
             few = applied(warpers, ids, few)
-            # If the last candidate was kept too, more tokens outside the candidates may be tied with the k-th.
-            if not bool(torch.isfinite(few[:, -1]).any()):
-                candidates, order = candidates.sort(-1)
-                return few.gather(1, order), candidates
-    return applied(warpers, ids, scores), None
+            tied = torch.isfinite(few[:, -1])  # the last candidate was kept too, so others may be tied with the k-th
+            candidates, order = candidates.sort(-1)
+            return few.gather(1, order), candidates, tied
+    return applied(warpers, ids, scores), None, None
 
 
 def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -224,7 +239,8 @@ def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tenso
 
 
 def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the most likely token of each row: greedy search. As the choice is certain, its log-probability is 0."""
-    if bool(scores.isnan().any()):
-        raise ModelError("the model's logits contain NaN, so no token is the most likely; try float32")
-    return scores.argmax(-1), torch.zeros_like(uniform)
+    """Choose the most likely token of each row: greedy search. As the choice is certain, its log-probability is 0.
+
+    It is NaN in a row that contains NaN.
+    """
+    return scores.argmax(-1), torch.zeros_like(uniform).masked_fill(scores.isnan().any(-1), math.nan)

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+import numpy as np
 import torch
 
 from guardwrap.engine.generation_law import BLOCK, GenerationLaw
@@ -206,13 +207,15 @@ def token_laws(scores: torch.Tensor, candidates: torch.Tensor | None) -> list[To
     values = scores.double() - top.double() - total.log()
     if blocks.shape[1] == 1:
         bounds = weights.squeeze(1).double().cumsum(-1)[:, :size]
-        ids = torch.arange(size).expand(len(scores), -1) if candidates is None else candidates
+        ids = torch.arange(size).expand(len(scores), -1).to(total) if candidates is None else candidates.double()
         # In numpy, because torch takes several operations to select the candidates of each row.
-        arrays = (part.cpu().numpy() for part in (ids, values, bounds, scores > -math.inf))
-        return [
-            TokenLaw(tokens[some].tolist(), logs[some].tolist(), ends[some].tolist(), whole, gaps=False)
-            for tokens, logs, ends, some, whole in zip(*arrays, total.squeeze(1).tolist(), strict=True)
-        ]
+        laws = []
+        for row in torch.cat([total, ids, values, bounds], dim=1).cpu().numpy():
+            tokens, logs, ends = row[1:].reshape(3, size)
+            some = logs > -math.inf
+            kept = tokens[some].astype(np.int64).tolist(), logs[some].tolist(), ends[some].tolist()
+            laws.append(TokenLaw(*kept, float(row[0]), gaps=False))
+        return laws
     chosen = scores.topk(min(CANDIDATES, size)).indices.sort(-1).values
     block = chosen // BLOCK
     inside = weights.gather(1, block[:, :, None].expand(-1, -1, BLOCK)).double().cumsum(-1)
@@ -222,8 +225,13 @@ def token_laws(scores: torch.Tensor, candidates: torch.Tensor | None) -> list[To
     lower = before + torch.where(place > 0, inside.gather(2, (place - 1).clamp(min=0)), 0.0).squeeze(2)
     bounds = torch.stack([lower, upper], dim=2).flatten(1)
     ids = chosen if candidates is None else candidates.gather(1, chosen)
-    kept = zip(ids.tolist(), values.gather(1, chosen).tolist(), bounds.tolist(), total.squeeze(1).tolist(), strict=True)
-    return [TokenLaw(*row, gaps=True) for row in kept]
+    count = chosen.shape[1]
+    return [
+        TokenLaw(
+            [*map(int, row[1 : count + 1])], row[count + 1 : 2 * count + 1], row[2 * count + 1 :], row[0], gaps=True
+        )
+        for row in torch.cat([total, ids.double(), values.gather(1, chosen), bounds], dim=1).tolist()
+    ]
 
 
 def _judged_by(launch: Launch) -> Hashable:

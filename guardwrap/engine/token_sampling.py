@@ -7,9 +7,10 @@ import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from operator import sub
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from guardwrap.engine.dead_prefixes import Candidates
@@ -19,13 +20,16 @@ from guardwrap.engine.generation_law import (
     argmax,
     ended_rows,
     inverse_cdf,
-    require_drawable,
+    require_drawn,
+    top_candidates,
     warped,
 )
 from guardwrap.engine.prefix_cache import learn, next_token, step, token_laws
 from guardwrap.engine.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
 from guardwrap.engine.scheduling.randomness import uniforms
 from guardwrap.errors import own_error
+
+Values: TypeAlias = npt.NDArray[np.float64]
 
 
 class _Proposal(NamedTuple):
@@ -37,21 +41,17 @@ class _Proposal(NamedTuple):
 
     scores: torch.Tensor  # of a', ``[rows, columns]``; -inf for tokens that cannot be drawn
     candidates: torch.Tensor | None  # the token of each column, ``[rows, columns]``; None if column i is token i
+    # in which rows a token may be missing among the candidates, ``[rows]``; None if none can be
+    tied: torch.Tensor | None
     log_z: Sequence[float]  # for each row, log Z in nats: 0 without a mask, -inf if a mask excludes every token
     log_model: Mapping[int, torch.Tensor]  # for each row with a twist, log a in nats, ``[columns]``, float64
 
     def of(self, rows: Sequence[int]) -> _Proposal:
         """Return the proposal of some of the rows."""
         candidates = None if self.candidates is None else self.candidates[rows]
+        tied = None if self.tied is None else self.tied[rows]
         log_model = {place: self.log_model[row] for place, row in enumerate(rows) if row in self.log_model}
-        return _Proposal(self.scores[rows], candidates, [self.log_z[row] for row in rows], log_model)
-
-    def columns(self, row: int, tokens: Sequence[int]) -> list[int]:
-        """Return the columns of some tokens of a row."""
-        if self.candidates is None:
-            return list(tokens)
-        column_of = {token: column for column, token in enumerate(self.candidates[row].tolist())}
-        return [column_of[token] for token in tokens]
+        return _Proposal(self.scores[rows], candidates, tied, [self.log_z[row] for row in rows], log_model)
 
 
 def new_attempt(launch: Launch) -> AttemptState:
@@ -86,8 +86,8 @@ def walk_known(attempt: AttemptState) -> None:
 def candidates_of(logits: torch.Tensor, attempt: AttemptState) -> Candidates:
     """Return the distribution of an attempt's next token, from its logits ``[1, vocabulary]``."""
     scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
-    require_drawable(scores)
     values, order = (scores[0].double().log_softmax(-1)).sort(descending=True, stable=True)
+    require_drawn(values[:1].tolist())
     possible = values > -math.inf
     tokens = order if candidates is None else candidates[0, order]
     return tokens[possible].cpu().numpy(), values[possible].cpu().numpy()
@@ -121,9 +121,22 @@ def _draw_apart(
 
 def _draw(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
     """Draw for attempts of one mode and equal warpers. Attempts change only after everything that may raise for one."""
-    processed = _process(logits, attempts)
-    scores, candidates = warped(processed, _law(attempts[0]).warpers)
-    proposal = _Proposal(scores, candidates, [0.0] * len(attempts), {})
+    processed, warpers = _process(logits, attempts), _law(attempts[0]).warpers
+    log_z = [0.0] * len(attempts)
+    try:
+        return _draw_from(_Proposal(*top_candidates(processed, warpers), log_z, {}), processed, attempts, chance)
+    except _Tied:
+        whole = applied(warpers, torch.empty(len(attempts), 0, dtype=torch.long), processed)
+        return _draw_from(_Proposal(whole, None, None, log_z, {}), processed, attempts, chance)
+
+
+class _Tied(Exception):
+    """More tokens may be tied with the k-th than there are candidates. Raised before an attempt changes."""
+
+
+def _draw_from(
+    proposal: _Proposal, processed: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]
+) -> torch.Tensor:
     if any(attempt.launch.twist is not None for attempt in attempts):
         proposal = _twisted(proposal, attempts)
     if all(attempt.launch.mask is None for attempt in attempts):
@@ -131,7 +144,7 @@ def _draw(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequen
     proposal = _masked(proposal, attempts)
     empty = [row for row, log_z in enumerate(proposal.log_z) if log_z == -math.inf]
     beyond = {row: _beyond_truncation(processed[row : row + 1], attempts[row]) for row in empty}
-    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=processed.device)
     for row, allowed in beyond.items():
         if allowed is None:
             _end(attempts[row])
@@ -147,23 +160,39 @@ def _masked(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
 
     So log a - log a' = log Z for each token. A row of which every token would be excluded is unchanged, with Z = 0.
     """
-    require_drawable(proposal.scores)
-    shares = proposal.scores.double().softmax(-1)
-    scores, log_z = proposal.scores.clone(), list(proposal.log_z)  # copies: if a mask raises, other rows restart
+    shares, columns = _fetched(proposal.scores.double().softmax(-1), proposal)
+    log_z = list(proposal.log_z)  # a copy: if a mask raises, other rows restart
+    excluded = np.zeros(shares.shape, dtype=bool)
     for row, attempt in enumerate(attempts):
         mask = attempt.launch.mask
         if mask is None:
             continue
-        possible = shares[row].nonzero().squeeze(1)
-        tokens = possible if proposal.candidates is None else proposal.candidates[row, possible]
-        excluded = mask.left_out(attempt.token_ids, tokens.cpu().numpy(), shares[row, possible].cpu().numpy())
-        dead = possible[torch.from_numpy(excluded).to(possible.device)]
+        (possible,) = shares[row].nonzero()
+        tokens = possible if columns is None else columns[row, possible]
+        dead = possible[mask.left_out(attempt.token_ids, tokens, shares[row, possible])]
         if len(dead) == len(possible):
             log_z[row] = -math.inf
         elif len(dead):
-            scores[row, dead] = -math.inf
-            log_z[row] = math.log(float(shares[row].index_fill(0, dead, 0.0).sum()))
-    return proposal._replace(scores=scores, log_z=log_z)
+            excluded[row, dead] = True
+            log_z[row] = math.log(shares[row, ~excluded[row]].sum())
+    gone = torch.from_numpy(excluded).to(proposal.scores.device, non_blocking=True)
+    return proposal._replace(scores=proposal.scores.masked_fill(gone, -math.inf), log_z=log_z)
+
+
+def _fetched(values: torch.Tensor, proposal: _Proposal) -> tuple[Values, npt.NDArray[np.int64] | None]:
+    """Copy figures of a proposal's columns, float64, and the tokens of the columns to the CPU, in one copy."""
+    size = values.shape[1]
+    parts = [values]
+    if proposal.candidates is not None:
+        parts.append(proposal.candidates.double())
+    if proposal.tied is not None:
+        parts.append(proposal.tied.double()[:, None])
+    copied = (values if len(parts) == 1 else torch.cat(parts, dim=1)).cpu().numpy()
+    require_drawn(copied[:, 0].tolist())
+    if proposal.tied is not None and copied[:, -1].any():
+        raise _Tied
+    tokens = None if proposal.candidates is None else copied[:, size : 2 * size].astype(np.int64)
+    return copied[:, :size], tokens
 
 
 def _beyond_truncation(scores: torch.Tensor, attempt: AttemptState) -> _Proposal | None:
@@ -184,7 +213,7 @@ def _beyond_truncation(scores: torch.Tensor, attempt: AttemptState) -> _Proposal
         return None
     masked = scores.clone()
     masked[0, possible[torch.from_numpy(excluded).to(possible.device)]] = -math.inf
-    return _Proposal(applied(law.warpers, ids, masked), None, [-math.inf], {})
+    return _Proposal(applied(law.warpers, ids, masked), None, None, [-math.inf], {})
 
 
 def _twisted(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal:
@@ -194,19 +223,20 @@ def _twisted(proposal: _Proposal, attempts: Sequence[AttemptState]) -> _Proposal
     a constant that N takes out, and bounded. So log a - log a' = log N + log ψ(s) - log ψ(s'): it differs from token to
     token, and is computed from log a.
     """
-    require_drawable(proposal.scores)
     rows = [row for row, attempt in enumerate(attempts) if attempt.launch.twist is not None]
-    log_model = dict(zip(rows, proposal.scores[rows].double().log_softmax(-1), strict=True))
-    scores = proposal.scores.clone()  # a copy: if a twist raises, other rows restart
-    for row, log_a in log_model.items():
-        attempt = attempts[row]
-        tokens = None if proposal.candidates is None else proposal.candidates[row].cpu().numpy()
-        log_factors = attempt.launch.twist.log_factors(  # type: ignore[union-attr]  # there is one in these rows
-            attempt.token_ids, tokens, log_a.cpu().numpy(), attempt.log_weight
+    twisted = proposal if len(rows) == len(attempts) else proposal.of(rows)
+    log_model = twisted.scores.double().log_softmax(-1)
+    log_a, columns = _fetched(log_model, twisted)
+    sums = np.empty_like(log_a)
+    for place, row in enumerate(rows):
+        attempt, tokens = attempts[row], None if columns is None else columns[place]
+        sums[place] = log_a[place] + attempt.launch.twist.log_factors(  # type: ignore[union-attr]  # there is one
+            attempt.token_ids, tokens, log_a[place], attempt.log_weight
         )
-        sums = log_a + torch.from_numpy(log_factors).to(log_a.device)
-        scores[row] = (sums - sums.max()).to(scores.dtype)  # centered, as factors may be far below float32's digits
-    return proposal._replace(scores=scores, log_model=log_model)
+    sums -= sums.max(axis=1, keepdims=True)  # centered, as factors may be far below float32's digits
+    scores = proposal.scores.clone()  # a copy: if a twist raises, other rows restart
+    scores[rows] = torch.from_numpy(sums).to(scores.device, scores.dtype)
+    return proposal._replace(scores=scores, log_model=dict(zip(rows, log_model, strict=True)))
 
 
 def _end(attempt: AttemptState) -> None:
@@ -221,12 +251,9 @@ def _end(attempt: AttemptState) -> None:
 def _choose(proposal: _Proposal, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
     """Choose a token for each attempt, with its weight, and cache the distributions that they were drawn from."""
     # raises for NaN, which must not be cached
-    tokens, log_probabilities = choose_tokens(proposal.scores, attempts, chance, proposal.candidates)
-    for attempt, log_z in zip(attempts, proposal.log_z, strict=True):
-        attempt.log_weight += log_z
-    for row, log_a in proposal.log_model.items():
-        (column,) = proposal.columns(row, attempts[row].token_ids[-1:])
-        attempts[row].log_weight += float(log_a[column]) - log_probabilities[row]
+    tokens, log_weights = _chosen(proposal, attempts, chance)
+    for attempt, log_z, log_weight in zip(attempts, proposal.log_z, log_weights, strict=True):
+        attempt.log_weight += log_z + log_weight
     _keep_laws(proposal, attempts)
     return tokens
 
@@ -237,36 +264,52 @@ def _keep_laws(proposal: _Proposal, attempts: Sequence[AttemptState]) -> None:
     rows = [row for place, row in places.items() if place.law is None]
     if rows:
         new = proposal if len(rows) == len(attempts) else proposal.of(rows)
-        for place, (row, law) in enumerate(zip(rows, token_laws(new.scores, new.candidates), strict=True)):
-            law.log_weight = new.log_z[place]
-            if place in new.log_model:
-                log_a = new.log_model[place][new.columns(place, law.tokens)]
-                law.log_weights = array("d", map(sub, log_a.tolist(), law.log_probabilities))
+        laws = token_laws(new.scores, new.candidates)
+        for row, law, log_z in zip(rows, laws, new.log_z, strict=True):
+            law.log_weight = log_z
             attempts[row].place.law = law
+        if new.log_model:
+            log_model, columns = _fetched(torch.stack([*new.log_model.values()]), new.of([*new.log_model]))
+            for row, (number, log_a) in enumerate(zip(new.log_model, log_model, strict=True)):
+                law = laws[number]
+                kept = np.asarray(law.tokens) if columns is None else np.searchsorted(columns[row], law.tokens)
+                law.log_weights = array("d", log_a[kept] - law.log_probabilities)
 
 
-def choose_tokens(
-    scores: torch.Tensor,
-    attempts: Sequence[AttemptState],
-    chance: Sequence[float],
-    candidates: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, list[float]]:
+def choose_tokens(scores: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
     """Choose a token for each attempt of one mode, append it, and add its log-probability to the attempt's.
 
-    Takes scores after all processors and warpers, ``[attempts, columns]``, with the token of each column unless column
-    i is token i, and a uniform random number in [0, 1) for each attempt. Returns the tokens, ``[attempts]``, and their
-    log-probabilities in nats.
+    Takes scores after all processors and warpers, ``[attempts, vocabulary]``, and a uniform random number in [0, 1) for
+    each attempt. Returns the tokens, ``[attempts]``.
     """
+    return _chosen(_Proposal(scores, None, None, (), {}), attempts, chance)[0]
+
+
+def _chosen(
+    proposal: _Proposal, attempts: Sequence[AttemptState], chance: Sequence[float]
+) -> tuple[torch.Tensor, list[float]]:
+    """Choose tokens; return them, and log a - log a' of each that has a twist, in nats, or else 0.
+
+    All that is to be known of them comes to the CPU in one copy, for which a GPU is waited for once.
+    """
+    scores = proposal.scores
     uniform = torch.tensor(chance, dtype=torch.float64, device=scores.device)
     choose = inverse_cdf if _law(attempts[0]).mode == "sample" else argmax
-    tokens, values = choose(scores, uniform)
-    if candidates is not None:
-        tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
-    log_probabilities: list[float] = values.tolist()
-    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities, strict=True):
-        attempt.token_ids.append(token)
-        attempt.log_probability += value
-    return tokens, log_probabilities
+    columns, log_probabilities = choose(scores, uniform)
+    tokens = columns if proposal.candidates is None else proposal.candidates.gather(1, columns[:, None]).squeeze(1)
+    log_weights = torch.zeros_like(log_probabilities)
+    if rows := list(proposal.log_model):
+        log_a = torch.stack([*proposal.log_model.values()]).gather(1, columns[rows, None]).squeeze(1)
+        log_weights[rows] = log_a - log_probabilities[rows]
+    tied = torch.zeros_like(log_weights) if proposal.tied is None else proposal.tied.double()
+    copied: list[list[float]] = torch.stack([tokens.double(), log_probabilities, log_weights, tied]).tolist()
+    require_drawn(copied[1])
+    if any(copied[3]):
+        raise _Tied
+    for attempt, token, log_probability in zip(attempts, copied[0], copied[1], strict=True):
+        attempt.token_ids.append(int(token))
+        attempt.log_probability += log_probability
+    return tokens, copied[2]
 
 
 def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:

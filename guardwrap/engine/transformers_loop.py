@@ -144,7 +144,7 @@ class _Choice(LogitsProcessor):
         if not rows:
             return scores  # on some devices transformers detects the end one step late
         chosen = [self._attempts[row] for row in rows]
-        tokens, _ = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
+        tokens = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
         only = torch.full_like(scores, float("-inf"))
         only[rows, tokens] = 0.0
         return only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from guardwrap.calls.missing_texts import raise_if_short
 from guardwrap.constraints.files.constraint_file import as_constraint_file
@@ -17,27 +17,6 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.models.parsed_message import answer_message, has_template, shown_texts
 from guardwrap.models.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
-
-__all__ = [
-    "TokenCounts",
-    "as_guarded",
-    "calls_tools",
-    "complete_outcome",
-    "content_of",
-    "one",
-    "reply_messages",
-    "run_prompts",
-    "schema_constraint",
-    "token_counts",
-    "tool_rule",
-]
-
-
-class TokenCounts(NamedTuple):
-    """Tokens of the prompt and of one text; those of rejected attempts are in the report."""
-
-    prompt: int
-    text: int
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
@@ -127,16 +106,18 @@ def reply_messages(outcome: Outcome, stop: Sequence[str] | None = None) -> list[
     return messages + [{"content": text} for text in outcome.texts[len(messages) :]]
 
 
-def token_counts(outcome: Outcome) -> list[TokenCounts | None]:
-    """Return the tokens of the prompt and of each text; None if those of the prompt are not known.
+def token_counts(outcome: Outcome) -> list[dict[str, int] | None]:
+    """Return the usage of each text, as in OpenAI's API; None if the tokens of the prompt are not known.
 
     A text's tokens include its end-of-sequence token, and reasoning and calls if it is a message. A fallback has none.
+    Those of rejected attempts are in the report.
     """
-    prompt = outcome.report.prompt_tokens
+    prompt, missing = outcome.report.prompt_tokens, len(outcome.texts) - len(outcome.draws)
     if prompt is None:
         return [None] * len(outcome.texts)
-    lengths = [len(draw.token_ids) for draw in outcome.draws]
-    return [TokenCounts(prompt, length) for length in (*lengths, *[0] * (len(outcome.texts) - len(lengths)))]
+    lengths = [*(len(draw.token_ids) for draw in outcome.draws), *[0] * missing]
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return [dict(zip(names, (prompt, length, prompt + length), strict=True)) for length in lengths]
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:

@@ -23,7 +23,6 @@ from pydantic import BaseModel, Field, PrivateAttr
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.errors import GuardwrapError, UsageError, nearest
 from guardwrap.integrations.guarded_call import (
-    TokenCounts,
     as_guarded,
     complete_outcome,
     content_of,
@@ -321,14 +320,13 @@ class GuardedChatModel(_Guarded, BaseChatModel):
         return replies
 
 
-def _reply(message: Mapping[str, Any], metadata: dict[str, Any], counts: TokenCounts | None) -> AIMessage:
+def _reply(message: Mapping[str, Any], metadata: dict[str, Any], counts: Mapping[str, int] | None) -> AIMessage:
     """Return LangChain's form of a message."""
     thought = message.get("reasoning_content")
     usage = None
     if counts is not None:
-        usage = UsageMetadata(
-            input_tokens=counts.prompt, output_tokens=counts.text, total_tokens=counts.prompt + counts.text
-        )
+        names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens", "total_tokens": "total_tokens"}
+        usage = UsageMetadata(**{name: counts[openai_name] for name, openai_name in names.items()})
     return AIMessage(
         content=message["content"] or "",
         tool_calls=[
@@ -355,7 +353,7 @@ def _turn(message: BaseMessage) -> dict[str, Any]:
             if isinstance(block, dict) and block.get("type") not in _OF_ASSISTANT:
                 content_of(block)
         calls = [CalledTool(call["id"], call["name"], call["args"]) for call in message.tool_calls]
-        thought = message.additional_kwargs.get("reasoning_content")
+        thought = message.additional_kwargs.get("reasoning_content") or None
         return chat_turn("assistant", message.text, calls=calls, reasoning=thought, name=message.name)
     converted: Any = convert_to_openai_messages(message)
     content = content_of(converted["content"])

@@ -251,14 +251,9 @@ async def _from_thread(items: Callable[[], Iterator[Any]]) -> AsyncIterator[Any]
 def _details(outcome: Outcome) -> dict[str, Any]:
     """Return the report and the usage of a response, in the fields in which LlamaIndex's OpenAI class has its usage."""
     raw = {"guardwrap": outcome.report.to_dict()}
-    counts = token_counts(outcome)[0]
-    if counts is None:
+    usage = token_counts(outcome)[0]
+    if usage is None:
         return {"raw": raw}
-    usage = {
-        "prompt_tokens": counts.prompt,
-        "completion_tokens": counts.text,
-        "total_tokens": counts.prompt + counts.text,
-    }
     return {"raw": {**raw, "usage": usage}, "additional_kwargs": dict(usage)}
 
 
@@ -304,5 +299,5 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
         else:
             texts.append(content_of(block.text if isinstance(block, TextBlock) else block))
     ident = message.additional_kwargs.get("tool_call_id") if message.role == MessageRole.TOOL else None
-    reasoning = "\n".join(thoughts)
+    reasoning = "\n".join(thoughts) or None
     return chat_turn(message.role.value, "\n".join(texts), calls=calls, reasoning=reasoning, tool_call_id=ident)

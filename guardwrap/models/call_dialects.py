@@ -33,7 +33,7 @@ _ESCAPES = (_UNEXPECTED, *(rf"\{char}" for char in '"\\/bfnrt'))
 class _Step(NamedTuple):
     """One way to read a character."""
 
-    state: Dialect | None  # the state after it; None if the text is complete
+    state: Any  # the dialect after it; None if the text is complete
     emitted: str = ""  # the JSON that is known with it
     unread: bool = False  # whether the character comes after the end of the text
 
@@ -359,21 +359,26 @@ class InlineTags(Dialect):
         if haste or not text or self.key not in tags.texts:
             yield from super(InlineTags, self._hastened(tags) if haste else self).read(arguments, text, haste=haste)
             return
+        step, rest = self._text_step(tags, text)
+        after = arguments.read(step.emitted) if step.emitted else arguments
+        if after.verdict is Verdict.VIOLATED:
+            return
+        if step.state.key is None:
+            yield from step.state.read(after, rest)
+        elif not step.state.pending or step.state.may_wait(after):
+            yield step.state, after, ""
+
+    def _text_step(self, tags: _Tags, text: str) -> tuple[_Step, str]:
+        """Return the way to read more of a value that is a text, and the rest after its closing tag."""
         text = self.pending + text
         match = tags.closing.search(text, partial=True)
         ready = text if match is None else text[: match.start()]
         ready = _LEADING.sub("", ready) if self.fresh and tags.leading else ready
-        ended = match is not None and not match.partial
-        after = arguments.read(_escaped(ready) + '"' * ended) if ready or ended else arguments
-        if after.verdict is Verdict.VIOLATED:
-            return
-        if ended and match is not None:
+        if match is not None and not match.partial:
             state = replace(self, pending="", key=None, quoted=False, digits=0)
-            yield from state.read(after, text[match.end() :])
-            return
-        state = replace(self, pending="" if match is None else text[match.start() :], fresh=self.fresh and not ready)
-        if not state.pending or state.may_wait(after):
-            yield state, after, ""
+            return _Step(state, _escaped(ready) + '"'), text[match.end() :]
+        pending = "" if match is None else text[match.start() :]
+        return _Step(replace(self, pending=pending, fresh=self.fresh and not ready), _escaped(ready)), ""
 
     def _hastened(self, tags: _Tags) -> Self:
         """Return the state in haste, in which an optional argument that has not begun does not come next."""
@@ -420,29 +425,26 @@ class InlineTags(Dialect):
         yield _Step(state, f"{begin or ','}{_name(key)}" + '"' * is_text)
 
     def _value(self, tags: _Tags, char: str, arguments: Monitor) -> Iterator[_Step]:
-        is_text, text = self.key in tags.texts, self.pending + char
+        if self.key in tags.texts:
+            yield self._text_step(tags, char)[0]
+            return
+        text = self.pending + char
         match = tags.closing.search(text, partial=True)
         ready, pending = (text, "") if match is None else (text[: match.start()], text[match.start() :])
         if match is not None and not match.partial:
-            whole = None if is_text else self._after_json(ready, arguments)
-            ends = whole is not None and not (whole.quoted or whole.depth) and self._ends(arguments.read(ready))
-            if is_text or ends:
-                state = replace(self, pending="", key=None, quoted=False, digits=0)
-                yield _Step(state, _escaped(ready) + '"' if is_text else ready)
+            whole = self._after_json(ready, arguments)
+            if whole is not None and not (whole.quoted or whole.depth) and self._ends(arguments.read(ready)):
+                yield _Step(replace(self, pending="", key=None, quoted=False, digits=0), ready)
             return
-        if not is_text and pending and not is_canonical(pending):
+        if pending and not is_canonical(pending):
             return
-        if self.fresh and tags.leading and not is_text and ready.isspace():  # it is dropped, so that it might go on
+        if self.fresh and tags.leading and ready.isspace():  # it is dropped, so that it might go on
             if is_canonical(ready):
                 yield _Step(replace(self, pending=ready))
             return
         if self.fresh and tags.leading:
             ready = _LEADING.sub("", ready)
-        fresh = self.fresh and not ready
-        if is_text:
-            yield _Step(replace(self, pending=pending, fresh=fresh), _escaped(ready))
-            return
-        after = replace(self, pending=pending, fresh=fresh)._after_json(ready, arguments)
+        after = replace(self, pending=pending, fresh=self.fresh and not ready)._after_json(ready, arguments)
         if after is not None:
             yield _Step(after, ready)
 

@@ -1,8 +1,11 @@
-"""The syntax in which a model's family writes tool calls, for masks that require a call.
+"""The syntax in which a model's family writes tool calls, for masks that require a call; and JSON alone.
 
 A verdict on a prefix says what no text can mend. A mask needs more: prose may always be followed by a call, but a model
 that writes prose hardly ever ends it. So masks follow ``CallWriting``, which allows reasoning, calls as the family
 writes them, and nothing else. It is derived from the response template: its markers, and how it reads arguments.
+
+JSON is a call without markers: white space and digits may always be followed by more of them, and small models hardly
+ever end them.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ import regex
 
 from guardwrap.constraints.base import All, Constraint, Wrapper
 from guardwrap.constraints.checking import Combined
+from guardwrap.constraints.json.json_monitor import JSONMonitor
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.verdicts import REPLACEMENT, THOUGHTS, Context, Monitor, Undecided, Verdict
 from guardwrap.errors import GuardwrapError
 from guardwrap.models.call_dialects import DelimitedJSON, Dialect, InlineTags, PlainJSON, is_canonical
-from guardwrap.models.regions import MessageRegions
+from guardwrap.models.regions import MessageRegions, expressions_of
 from guardwrap.models.templates import chat_templates
 from guardwrap.outcomes import Draw
 from guardwrap.support.time_limits import check_deadline
@@ -77,7 +81,10 @@ class CallSyntax:
         parsed = self.any_opening.search(marker + following)
         if parsed is None or parsed.end() != len(marker) or (parsed.groupdict().get("name") or "") != name:
             return None
-        return self.dialect.of(name), self.bodies[name].monitor()
+        body = self.bodies[name].monitor()
+        if isinstance(self.dialect, PlainJSON) and isinstance(body, JSONMonitor):
+            body = body.without_exponents()
+        return self.dialect.of(name), body
 
 
 @dataclass(frozen=True)
@@ -279,8 +286,27 @@ def with_syntax(constraint: Constraint, regions: MessageRegions | None, tokenize
     return parts[0] if len(parts) == 1 else All(parts)
 
 
+def with_json(constraint: Constraint) -> Constraint:
+    """Return a constraint whose masks write compact JSON and end it in time; itself if it is not a JSONSchema alone.
+
+    Objects have the properties that their schemas list. What the schema says of other values than objects and lists is
+    not known to end, so if the text may be one, the constraint stays as it is.
+    """
+    if not isinstance(constraint, JSONSchema) or constraint.where != "text" or constraint.on != "completion":
+        return constraint
+    try:
+        body = replace(_schema(_closed(constraint.schema)), order=constraint.order, formats=constraint.formats)
+    except GuardwrapError:  # a closed schema may be no valid one
+        return constraint
+    if any(body.monitor().read(begin).verdict is not Verdict.VIOLATED for begin in '"-0123456789tfn'):
+        return constraint
+    empty = regex.compile("")
+    syntax = CallSyntax(empty, empty, None, None, None, None, PlainJSON(), {"": body}, most=1, required=True)
+    return _Written(constraint, CallWriting(syntax, (_Branch("marker"),)))
+
+
 def hastened(monitor: Monitor, used: int, full: int) -> Monitor:
-    """Return a monitor that ends reasoning and arguments in time, if calls are written by a syntax.
+    """Return a monitor that ends reasoning, arguments and JSON in time, if they are written by a syntax.
 
     ``used``, ``full``: the tokens of the text so far, and of the longest one.
     """
@@ -350,14 +376,9 @@ def _is_list(calls: Mapping[str, Any]) -> bool:
     return bool(calls.get("transform_each"))
 
 
-def _marker_of(spec: Mapping[str, Any], side: str) -> str | None:
+def _marker_of(field: Mapping[str, Any], side: str) -> str | None:
     """Return the expression of one side's marker; None without one."""
-    pattern = spec.get(f"{side}_pattern")
-    if pattern is not None:
-        return str(pattern)
-    literals = spec.get(side, [])
-    literals = [literals] if isinstance(literals, str) else literals
-    return "|".join(map(regex.escape, literals)) or None
+    return "|".join(expressions_of(field, side)) or None
 
 
 _UNBOUNDED = regex.compile(r"\(\?:[^()]*\[\^(?:\\.|[^\]])*\][*+][^()]*\)\?")
@@ -515,6 +536,8 @@ def _close(schema: Any, *, whole: bool) -> Any:
         closed["items"] = _close(closed["items"], whole=whole)
     listed = closed.get("properties")
     required = closed.get("required") or ()
-    if isinstance(listed, Mapping) and not {*_OPEN} & {*closed} and {*required} <= {*listed}:
+    if not isinstance(listed, Mapping) or {*_OPEN} & {*closed}:
+        return closed
+    if {*required} <= {*listed} and closed.get("minProperties", 0) <= len(listed):
         closed["additionalProperties"] = False
     return closed

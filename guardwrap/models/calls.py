@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from transformers.pipelines import Pipeline
@@ -21,12 +19,12 @@ from guardwrap.constraints.stop_strings import cut
 from guardwrap.constraints.verdicts import Context, Event
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.engine.generation_law import GenerationLaw
-from guardwrap.errors import ContextExceeded, PromptError, UsageError
-from guardwrap.models.context_length import fewest_tokens, position_limit, require_context, trained_length
+from guardwrap.errors import PromptError, UsageError
 from guardwrap.models.early_abort import StablePrefix
 from guardwrap.models.parsed_message import (
     CUT_OFF,
     UNPARSED,
+    ReadAnswer,
     has_template,
     message_fault,
     message_parts,
@@ -35,24 +33,12 @@ from guardwrap.models.parsed_message import (
     require_template,
     written_fields,
 )
-from guardwrap.models.prepare import PreparedPrompt, prepare
+from guardwrap.models.prepare import PreparedPrompt, position_limit, prepare, require_context, trained_length
 from guardwrap.models.prompt_forms import CALL_OPTIONS, PromptReader, unpadded, what_is_wrong
 from guardwrap.models.regions import MessageRegions, json_text
-from guardwrap.models.rendering import message_record, output_record, own_method, return_type, text_in
 from guardwrap.models.templates import UNKNOWN_FAMILY, family_of, with_template
 from guardwrap.outcomes import Draw
 from guardwrap.support.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
-
-
-class _Reading(NamedTuple):
-    """What a text says: fields of its draw. None leaves ``full`` and ``begun`` to the call."""
-
-    text: str
-    fault: str | None = None
-    parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
-    message: str | None = None
-    full: str | None = None
-    begun: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,15 +53,6 @@ class Call(PromptReader):
 
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
     """The arguments that turn sampling on."""
-
-    texts_by: ClassVar[tuple[str, ...]] = ("postprocess", "_forward", "forward")
-    """The pipeline's methods that may change texts after they are drawn."""
-
-    text_key: ClassVar[str] = "generated_text"
-    """Where the pipeline's records have the text."""
-
-    new_text: ClassVar[Any] = NEW_TEXT
-    """The ``return_type`` of records without the prompt."""
 
     pipe: Pipeline  # the pipeline
     # Arguments of the pipeline's three stages, from the user and from the pipeline's construction. ``forward`` holds
@@ -93,13 +70,11 @@ class Call(PromptReader):
     reads_parts: bool = False
     # the model family whose template parses the answers, if the tokenizer has none of its own
     family: str | None = None
-    # The pipeline's own method, not transformers', that changes texts after they are drawn; None if there is none. What
-    # it renders is judged, so there are no verdicts on prefixes.
-    renders: str | None = None
 
     @classmethod
     def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
         """Read the arguments of a call as the pipeline does."""
+        require_callable(pipe)
         prefix = options.get("prefix")
         if not (prefix is None or isinstance(prefix, str) or cls.media):
             raise UsageError(f"prefix={prefix!r} is not a string")
@@ -114,10 +89,7 @@ class Call(PromptReader):
         templated = cls._templated(pipe)
         if templated:
             require_template(pipe.tokenizer)
-        renders = own_method(pipe, cls.texts_by)
-        if renders is not None and return_type(postprocess) == "TENSORS":
-            raise UsageError(f"return_tensors is not supported with {renders}, which may change texts; leave it out")
-        return cls(pipe, preprocess, forward, postprocess, renders=renders, **cls._ways(postprocess, templated))
+        return cls(pipe, preprocess, forward, postprocess, **cls._ways(postprocess, templated))
 
     @classmethod
     def _ways(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
@@ -133,8 +105,6 @@ class Call(PromptReader):
         """
         if not self.writes_messages:
             raise UsageError(NO_MESSAGE.format(part, "this call gives plain text"))
-        if self.renders is not None:
-            raise UsageError(NO_MESSAGE.format(part, f"{self.renders} gives texts that are made otherwise"))
         if self._templated(self.pipe):
             return replace(self, reads_parts=True)
         family = family_of(self.pipe.tokenizer)
@@ -228,32 +198,8 @@ class Call(PromptReader):
 
     def encoded(self, prompt: Any) -> Any:
         """Preprocess a prompt as the pipeline does. Locked, as truncation and padding change the tokenizer's state."""
-        self.require_short(prompt, position_limit(self.pipe.model))
         with tokenizer_lock(self.pipe.tokenizer):
             return self.pipe.preprocess(prompt, **self.preprocess)
-
-    def require_short(self, prompt: Any, context: int | None) -> None:
-        """Reject a prompt that is certainly longer than the context, before the slow tokenization."""
-        options = self.preprocess
-        cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
-        if context is None or self.media or any(options.get(name) is not None for name in cuts):
-            return
-        if own_method(self.pipe, ("preprocess",)) is not None:
-            return
-        tokenizer = self.pipe.tokenizer
-        text = prompt
-        if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt), context) > context:
-            proceed = options.get("continue_final_message")  # the same default as in the pipeline
-            proceed = prompt.messages[-1]["role"] == "assistant" if proceed is None else proceed
-            how = {"add_generation_prompt": not proceed, "continue_final_message": proceed}
-            how |= {name: options.get(name) for name in ("tools", "documents")}
-            with suppress(Exception):  # errors of a template are raised by the pipeline later
-                text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, **how)
-        length = fewest_tokens(tokenizer, text, context) if isinstance(text, str) else 0
-        if length > context:
-            raise ContextExceeded(
-                f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"
-            )
 
     def fits(self, prompt: PreparedPrompt, more: int = 0) -> bool:
         """Whether the longest text that a prompt may get, and ``more`` tokens, fit into the context with it."""
@@ -267,15 +213,8 @@ class Call(PromptReader):
         def forward(**kwargs: Any) -> Any:
             return pipe.forward(dict(inputs), **self._for_forward(kwargs))
 
-        known = CALL_OPTIONS
         return prepare(
-            pipe.model,
-            forward,
-            self.forward,
-            tokenizer=pipe.tokenizer,
-            known=known,
-            media=self.media,
-            renders=self.renders is not None,
+            pipe.model, forward, self.forward, tokenizer=pipe.tokenizer, known=CALL_OPTIONS, media=self.media
         )
 
     @classmethod
@@ -298,16 +237,9 @@ class Call(PromptReader):
         if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
             stable.works = False
         # The test is on random tokens, and a user's own code may rewrite what these do not say.
-        if self.renders is not None or own_method(tokenizer, ("decode", "batch_decode")) is not None:
+        if own_method(tokenizer, ("decode", "batch_decode")) is not None:
             stable.works = False
         return stable
-
-    @property
-    def rewrites(self) -> str:
-        """Why there are no verdicts on prefixes if ``stable_prefix`` does not work, in words."""
-        if self.renders is not None:
-            return f"{self.renders} may change a text once it is complete"
-        return "this tokenizer rewrites text that it has already decoded"
 
     def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
         """Return the text of new tokens before the pipeline parses it."""
@@ -344,25 +276,20 @@ class Call(PromptReader):
         return Draw(
             prompt=prompt.text,
             token_ids=tuple(ids),
-            text=answer.text,
             finished=finished,
             log_proposal=log_probability,
-            full=self.full(prompt, ids) if answer.full is None else answer.full,
-            fault=answer.fault,
-            parts=answer.parts,
-            begun=self.begun(prompt) if answer.begun is None else answer.begun,
-            message=answer.message,
+            full=self.full(prompt, ids),
+            begun=self.begun(prompt),
+            **answer._asdict(),
         )
 
     def _read_answer(
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool, stops: Sequence[str]
-    ) -> _Reading:
+    ) -> ReadAnswer:
         """Return what a text says, and the reason why it is not an answer, if it is not."""
         parsed, start = self.parsed(prompt), prompt.regions
-        if self.renders is not None:
-            return self._read_rendered(prompt, ids, finished)
         if start is None:
-            return _Reading(self.unparsed(prompt.law, ids))
+            return ReadAnswer(self.unparsed(prompt.law, ids))
         raw = self.text_alone(ids)
         text = raw if parsed else self.unparsed(prompt.law, ids)
         if stops:  # the name of the token that ended the text has none
@@ -372,97 +299,17 @@ class Call(PromptReader):
         message = state.message()
         try:
             if message is None:
-                return _Reading(raw if parsed else text, UNPARSED, ())
+                return ReadAnswer(raw if parsed else text, UNPARSED, ())
             fields = written_fields(self.pipe.tokenizer, message)
             fault, said = message_fault(fields), message_text(fields)
         except ValueError:
-            return _Reading(raw if parsed else text, UNPARSED, ())
+            return ReadAnswer(raw if parsed else text, UNPARSED, ())
         text = said if parsed else text
         if parsed and fault is not None:
-            return _Reading(text, fault, ())
+            return ReadAnswer(text, fault, ())
         fault = CUT_OFF if not finished and state.is_cut_off else None
         whole = json_text(message) if parsed and fault is None else None
-        return _Reading(text, fault, message_parts(fields), whole)
-
-    def _read_rendered(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
-        """Return what a text says that the pipeline's own method renders."""
-        if prompt.regions is not None:
-            raw = self.text_alone(ids)
-            state, _ = prompt.regions[0].read(raw)
-            if state.message() is None or (not finished and state.is_cut_off):
-                return _Reading(raw, UNPARSED if state.message() is None else CUT_OFF, ())
-        outputs = self._outputs(prompt, ids)
-        _, before, whole = self._rendered(prompt, outputs, self.postprocess)
-        if isinstance(whole, Mapping):
-            fields = written_fields(self.pipe.tokenizer, whole)
-            try:
-                fault, text = message_fault(fields), message_text(fields)
-            except ValueError:
-                return _Reading("", UNPARSED, ())
-            return _Reading(text, fault, message_parts(fields), None if fault else json_text(whole))
-        if before:
-            with suppress(UsageError):  # a method that does not know return_type
-                new = self._rendered(prompt, outputs, {**self.postprocess, "return_type": self.new_text})[2]
-                if whole == before + new:
-                    return _Reading(new)
-        return _Reading(whole, full=whole if before else None, begun="")  # with what is left of the prompt
-
-    def _own_records(self, prompt: PreparedPrompt, draws: Sequence[Draw]) -> list[Any]:
-        """Render texts in the pipeline's format, with its own method."""
-        records = []
-        for draw in draws:
-            record, before, whole = self._rendered(prompt, self._outputs(prompt, draw.token_ids), self.postprocess)
-            judged: Any = draw.text if draw.full is not None else before + draw.text
-            if draw.message is not None:
-                judged = json.loads(draw.message)
-            if whole != judged:
-                raise UsageError(f"{self.renders} gives another text when it is called again; make it deterministic")
-            records.append(record)
-        return records
-
-    def _rendered(self, prompt: PreparedPrompt, outputs: Any, options: Mapping[str, Any]) -> tuple[Any, str, Any]:
-        """Return the record that the pipeline's own method renders, what comes before the new text, and the whole text.
-
-        The whole text is a message if the pipeline parses the answer into one.
-        """
-        method = str(self.renders)
-        try:
-            rendered = self.pipe.postprocess(copy.copy(outputs), **options)
-        except Exception as error:  # the user's code; its message may quote the text, so drop it
-            raise UsageError(f"{method} raised {type(error).__name__}; handle every text there") from None
-        records = rendered if isinstance(rendered, list) else [rendered]
-        if len(records) != 1:
-            raise UsageError(f"{method} returns {len(records)} records for one text; return one")
-        (record,) = records
-        shown = self._begins(prompt)
-        value = text_in(record, self.text_key, method, shown)
-        if isinstance(value, str):
-            return record, shown if isinstance(shown, str) and return_type(options) == "FULL_TEXT" else "", value
-        last = value[-1] if isinstance(value, list) and value else None
-        proceed = self.postprocess.get("continue_final_message")
-        proceed = _is_chat(shown) and bool(shown[-1]["role"] == "assistant" if proceed is None else proceed)
-        if not _is_chat(shown) or not isinstance(last, Mapping) or value[:-1] != list(shown[:-1] if proceed else shown):
-            raise UsageError(f"{method} returns no text and no chat that ends with the answer; change only the answer")
-        if self.parsed(prompt):
-            return record, "", last
-        content = last.get("content")
-        if not isinstance(content, str) or last.keys() - (shown[-1].keys() if proceed else {"role", "content"}):
-            raise UsageError(f"{method} returns more than the 'content' of a message, which no rule would judge")
-        return record, shown[-1]["content"] if proceed else "", content
-
-    def _begins(self, prompt: PreparedPrompt) -> Any:
-        """Return what the records of a prompt begin with: a string or messages."""
-        return prompt.shown
-
-    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
-        """Return the output of ``forward`` for new tokens, which its own version may change."""
-        law = prompt.target or prompt.law
-        new = torch.tensor([[*ids] if self.parsed(prompt) else [*self._shown(ids, law)]], dtype=torch.long)
-        sequence = torch.cat([law.prompt_ids[None], new.to(law.prompt_ids.device)], dim=1)
-        try:
-            return law.generate(custom_generate=lambda *_, **__: sequence)
-        except Exception as error:  # as in _rendered
-            raise UsageError(f"{self.renders} raised {type(error).__name__}; handle every text there") from None
+        return ReadAnswer(text, fault, message_parts(fields), whole)
 
     def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
         """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""
@@ -496,8 +343,6 @@ class Call(PromptReader):
     def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
         """Render the texts of a prompt in the pipeline's format."""
         given = prompt.shown if isinstance(prompt.shown, str) else Chat(prompt.shown)
-        if self.renders is not None:
-            return self._own_records(prompt, draws) + [output_record(given, text, self.postprocess) for text in others]
         beginning = self._beginning(prompt, given)
         records: list[dict[str, Any]] = []
         for draw in draws:
@@ -528,11 +373,6 @@ def _is_chat(given: Any) -> bool:
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[-1], Mapping)
 
 
-def _contents(chat: Chat) -> str:
-    """Return the contents of a chat's messages as one string."""
-    return " ".join(each["content"] for each in chat.messages if isinstance(each["content"], str))
-
-
 @dataclass(frozen=True)
 class TextToTextCall(Call):
     """A call of an encoder-decoder model, whose texts do not continue the prompt."""
@@ -551,9 +391,6 @@ class TextToTextCall(Call):
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         return prompt.law.prompt_ids[None].cpu()
-
-    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
-        return {**super()._outputs(prompt, ids), "input_ids": self._beginning(prompt, None)}
 
 
 @dataclass(frozen=True)
@@ -580,3 +417,74 @@ class TensorCall(Call):
     def context(self, prompt: PreparedPrompt) -> Context:
         """Return that nothing is known: the texts of prompt and new tokens are decoded together."""
         return Context()
+
+
+def return_type(postprocess: Mapping[str, Any]) -> str:
+    """Return the kind of record requested, by name, as each pipeline has its own enumeration."""
+    kind = postprocess.get("return_type")
+    if kind is not None and not hasattr(kind, "name"):
+        raise UsageError(
+            f"return_type={kind!r} is not a ReturnType of the pipeline; pass return_full_text or return_tensors"
+        )
+    return "FULL_TEXT" if kind is None else str(kind.name)
+
+
+def message_record(messages: Iterable[Any], answer: str) -> dict[str, Any]:
+    """Render the answer to a chat that was parsed into a message, given as JSON, as it was judged.
+
+    The pipeline itself would keep the last piece of a text that reasoning or calls interrupt.
+    """
+    return {"generated_text": [*messages, json.loads(answer)]}
+
+
+def output_record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:
+    """Render a text without tokens, such as a fallback; None stands for a missing text."""
+    kind = return_type(postprocess)
+    if kind == "TENSORS":
+        return {"generated_token_ids": None}
+    if text is None or kind == "NEW_TEXT":
+        return {"generated_text": text}
+    if isinstance(prompt, str):
+        return {"generated_text": prompt + text}
+    messages = list(prompt.messages)
+    proceed = postprocess.get("continue_final_message")
+    if proceed or (proceed is None and messages[-1]["role"] == "assistant"):
+        content = messages[-1]["content"]
+        if isinstance(content, str):
+            content += text
+        else:  # a list of parts, as in chats with images
+            content = [*content[:-1], {**content[-1], "text": content[-1]["text"] + text}]
+        return {"generated_text": [*messages[:-1], {**messages[-1], "content": content}]}
+    return {"generated_text": [*messages, {"role": "assistant", "content": text}]}
+
+
+_LIBRARIES = ("transformers", "guardwrap")
+_NOT_RUN = ("__call__", "run_single", "run_multi", "iterate", "get_iterator")
+"""Methods of pipelines that a wrapper does not call, as it draws the texts of many prompts together."""
+
+_TEXTS_BY = ("postprocess", "_forward", "forward")
+"""Stages that may change a text after it is drawn, and thus after it is judged."""
+
+
+def own_method(thing: Any, names: Iterable[str]) -> str | None:
+    """Return the first of these methods that no library has defined, with its class; None if there is none."""
+    for name in names:
+        # Python looks up special methods on the class. Decorators of tracing libraries keep a function's module.
+        method = getattr(type(thing) if name.startswith("__") else thing, name, None)
+        module = getattr(getattr(method, "__func__", method), "__module__", None) or ""
+        if method is not None and module.partition(".")[0] not in _LIBRARIES:
+            return f"{type(thing).__name__}.{name}"
+    return None
+
+
+def require_callable(pipe: Any) -> None:
+    """Require that a call of the pipeline is its three stages in turn, and that no text is changed once it is drawn."""
+    if (method := own_method(pipe, _NOT_RUN)) is not None:
+        raise UsageError(
+            f"{method} is not supported, because guardwrap runs the pipeline's stages itself; change prompts in "
+            "preprocess, and texts after the call"
+        )
+    if (method := own_method(pipe, _TEXTS_BY)) is not None:
+        raise UsageError(
+            f"{method} is not supported, because it may change a text after it was judged; change texts after the call"
+        )

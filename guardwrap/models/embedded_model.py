@@ -29,17 +29,9 @@ _TOKENIZER = "tokenizer"
 
 
 def load_local() -> tuple[Any, Any]:
-    """Load the embedded default model.
+    """Load the embedded default model in float32, and its tokenizer.
 
-    Returns
-    -------
-    model, tokenizer
-        A ``PreTrainedModel`` in float32 and its tokenizer.
-
-    Raises
-    ------
-    ModelError
-        If neither the package nor the Hub is available. The message explains how to install it.
+    Raises ModelError if neither the package nor the Hub is available. The message explains how to install it.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

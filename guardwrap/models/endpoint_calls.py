@@ -11,9 +11,9 @@ from guardwrap.constraints.verdicts import Context
 from guardwrap.engine.endpoint.endpoint_law import EndpointLaw, EndpointSettings
 from guardwrap.engine.scheduling.backend import Streamed
 from guardwrap.errors import PromptError
+from guardwrap.models.calls import output_record
 from guardwrap.models.parsed_message import SentRegions, sent_message
 from guardwrap.models.prompt_forms import PromptReader
-from guardwrap.models.rendering import output_record
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.support.limits import is_text
 from guardwrap.support.transformers_internals import NEW_TEXT, Chat

@@ -21,9 +21,9 @@ from transformers.pipelines import Pipeline
 from transformers.utils import find_adapter_config_file
 
 from guardwrap.errors import ModelError, UsageError, nearest
+from guardwrap.models.calls import require_callable
 from guardwrap.models.embedded_model import load_local
 from guardwrap.models.prompt_forms import with_kind
-from guardwrap.models.rendering import require_callable
 from guardwrap.support.model_loading import loading_model
 from guardwrap.support.network import cached_or_online
 from guardwrap.support.transformers_internals import uncompiled

@@ -76,6 +76,7 @@ class ConstraintMask:
     vocabulary: Vocabulary | None = None
     # whether a token may be drawn that truncation leaves out, where it leaves none that the mask allows
     beyond: bool = False
+    narrower: bool = False  # whether its watch leaves out texts that satisfy the constraint
     # whether it has been shown that no text that can be drawn satisfies the constraint
     impossible: bool = field(default=False, init=False)
     # the number of tokens after which the mask was given up because it took too long; None if it was not
@@ -146,21 +147,8 @@ class ConstraintMask:
         Tokens are judged from the most probable down, those with a common beginning together, until the others have
         hardly any of the remaining probability. The stopping point depends only on the law, unless time runs out.
 
-        Parameters
-        ----------
-        token_ids
-            New tokens so far.
-        tokens
-            Ids of possible next tokens, ``[tokens]``.
-        shares
-            Their probabilities, ``[tokens]``.
-        beyond
-            Whether these are tokens that truncation leaves out.
-
-        Raises
-        ------
-        CheckFailed
-            If the constraint fails to judge one of them.
+        ``tokens`` and ``shares`` are their ids and probabilities, ``[tokens]``. ``beyond``: whether truncation leaves
+        them out. Raises CheckFailed if the constraint fails to judge one of them.
         """
         self.went_beyond |= beyond
         if self.given_up is not None:
@@ -220,7 +208,7 @@ class ConstraintMask:
             beginning.ways.discard(token)
             if beginning.ways:
                 return
-        self.impossible = True
+        self.impossible = not self.narrower
 
     def _remember(self, token_ids: Sequence[int], ways: set[int]) -> None:
         length, beginning = last_state(token_ids, self) or (0, self._beginning)
@@ -289,22 +277,7 @@ Node = tuple[Monitor, bytes] | None
 class Search:
     """A search for dead tokens among the possible next ones. The most probable candidates are judged first.
 
-    Parameters
-    ----------
-    mask
-        The mask.
-    ids
-        New tokens so far.
-    tokens, shares
-        The ids of possible next tokens, and their probabilities; ``[tokens]`` each.
-
-    Attributes
-    ----------
-    left, unknown
-        The probability of tokens judged possible, and of tokens not judged.
-    heap
-        A priority queue of unjudged candidates by probability: nodes of the trie, each with its parent, and tokens that
-        are judged one by one, stored as -1 - token.
+    ``tokens``, ``shares``: the ids of possible next tokens, and their probabilities; ``[tokens]`` each.
     """
 
     def __init__(
@@ -317,7 +290,10 @@ class Search:
         self._share = np.zeros(len(self._gone))
         self._share[tokens] = shares
         self._alone: dict[int, bool] = dict.fromkeys(mask.law.end_ids, False)  # whether each is masked
+        # the probability of tokens judged possible, and of tokens not judged
         self.left, self.unknown = 0.0, float(shares.sum())
+        # unjudged candidates by probability: nodes of the trie, each with its parent, and tokens that are judged one by
+        # one, stored as -1 - token
         self.heap: list[tuple[float, int, int]] = []
         self._looked = 0
         self._rest = 0.0  # the probability of tokens beyond the limit, which are not judged
@@ -380,8 +356,9 @@ class Search:
         if self._full:
             self._push_tokens(hidden)
         elif hidden:
-            self._gone[hidden] = not possible
-            self._resolve(float(others[hidden].sum()), out=not possible)
+            out = not possible or self._mask.beyond  # tokens without text may follow each other up to the limit
+            self._gone[hidden] = out
+            self._resolve(float(others[hidden].sum()), out=out)
         self._enter(0, 0)
 
     def _enter(self, node: int, above: int) -> None:

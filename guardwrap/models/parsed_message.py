@@ -23,6 +23,16 @@ from guardwrap.outcomes import Draw, Outcome
 from guardwrap.support.lexical import load_json
 from guardwrap.support.limits import is_text
 
+
+class ReadAnswer(NamedTuple):
+    """What an attempt says: fields of its draw."""
+
+    text: str  # what rules without ``on=`` judge: of a message all of its text
+    fault: str | None = None  # why it is rejected whatever the constraint says, or None
+    parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None  # the strings of each part, of a message
+    message: str | None = None  # the message as JSON; None with a fault
+
+
 UNPARSED = "message: the answer cannot be parsed"
 NO_ANSWER = "message: no answer"
 CUT_OFF = "message: cut off while thinking, or in a call"
@@ -171,26 +181,25 @@ def called_tools(message: Mapping[str, Any]) -> Iterator[CalledTool]:
 
 def chat_turn(
     role: str,
-    content: str,
+    content: Any,
     *,
-    calls: Sequence[CalledTool] = (),
+    calls: Iterable[CalledTool] = (),
     reasoning: str | None = None,
     name: str | None = None,
     tool_call_id: str | None = None,
 ) -> dict[str, Any]:
     """Return a message of a chat as chat templates read it, with arguments of calls as objects."""
-    turn: dict[str, Any] = {"role": role, "content": content}
-    if calls:
-        turn["tool_calls"] = [
-            {
-                **({} if call.ident is None else {"id": call.ident}),
-                "type": "function",
-                "function": {"name": call.name, "arguments": dict(call.arguments)},
-            }
-            for call in calls
-        ]
+    tool_calls = [
+        {
+            **({} if call.ident is None else {"id": call.ident}),
+            "type": "function",
+            "function": {"name": call.name, "arguments": dict(call.arguments)},
+        }
+        for call in calls
+    ]
     more = {"reasoning_content": reasoning, "name": name, "tool_call_id": tool_call_id}
-    return turn | {field: value for field, value in more.items() if value}
+    turn = {"role": role, "content": content} | ({"tool_calls": tool_calls} if tool_calls else {})
+    return turn | {field: value for field, value in more.items() if value is not None}
 
 
 def shown_texts(outcome: Outcome, stops: Sequence[str]) -> tuple[str, ...]:
@@ -216,16 +225,20 @@ def written_message(message: Mapping[str, Any]) -> Draw:
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
         for call in message.get("tool_calls", ())
     ]
-    fields = {
-        "reasoning_content": message.get("reasoning", "").strip(),  # as in messages that models write
-        "content": message.get("content", "").strip(),
-        "tool_calls": calls,
-    }
+    answer = _answer_of(message.get("content", ""), message.get("reasoning", ""), calls)
+    return Draw(prompt="", token_ids=(), **answer._asdict())
+
+
+def _answer_of(answer: str, reasoning: str, calls: Sequence[Any], *, cut_off: bool = False) -> ReadAnswer:
+    """Return a message that was not written by a template; ``cut_off``: whether in its reasoning."""
+    # without white space around, as in messages that are parsed here
+    fields = {"reasoning_content": reasoning.strip(), "content": answer.strip(), "tool_calls": calls}
+    fields = {name: value for name, value in fields.items() if value}
     fault = message_fault(fields)
-    whole = None if fault is not None else json.dumps({"role": "assistant", **fields}, ensure_ascii=False)
-    return Draw(
-        prompt="", token_ids=(), text=message_text(fields), fault=fault, parts=message_parts(fields), message=whole
-    )
+    if fault is None and cut_off:
+        fault = CUT_OFF
+    message = json_text({"role": "assistant", **fields})
+    return ReadAnswer(message_text(fields), fault, () if fault else message_parts(fields), None if fault else message)
 
 
 @dataclass(frozen=True)
@@ -280,41 +293,19 @@ class SentRegions:
         return replace(self, tool=None), [Event("close", "tool_calls", (json_text(call),))]
 
 
-class SentMessage(NamedTuple):
-    """A message at its end."""
-
-    text: str  # all of its text, which rules without ``on=`` judge
-    fault: str | None  # why it is rejected whatever the constraint says, or None
-    parts: tuple[tuple[str, tuple[str, ...]], ...]  # the strings of each part
-    message: str | None  # the message as JSON; None with a fault
-
-
-def sent_message(lines: str, *, finished: bool) -> SentMessage:
+def sent_message(lines: str, *, finished: bool) -> ReadAnswer:
     """Return the message in the pieces that a server has sent."""
     deltas = deltas_in(lines)
     read, events = SentRegions().after(deltas)
     state, ending = read.finish()
     if state.failed:
         raw = "".join(delta.text for delta in deltas)
-        return SentMessage(raw, UNPARSED if finished else CUT_OFF, (), None)
+        return ReadAnswer(raw, UNPARSED if finished else CUT_OFF, (), None)
     calls = [
         text
         for event in [*events, *ending]
         if event.part == "tool_calls" and event.kind == "close"
         for text in event.texts
     ]
-    fields = _fields(read, calls)
-    text, fault = message_text(fields), message_fault(fields)
-    if fault is None and not finished and deltas[-1].part == "reasoning":
-        fault = CUT_OFF
-    message = json_text({"role": "assistant", **fields})
-    return SentMessage(text, fault, () if fault else message_parts(fields), None if fault else message)
-
-
-def _fields(state: SentRegions, calls: Iterable[str]) -> dict[str, Any]:
-    fields = {
-        "reasoning_content": state.reasoning.strip(),  # as in messages that are parsed here
-        "content": state.answer.strip(),
-        "tool_calls": [load_json(call) for call in calls],
-    }
-    return {name: value for name, value in fields.items() if value}
+    cut_off = not finished and bool(deltas) and deltas[-1].part == "reasoning"
+    return _answer_of(read.answer, read.reasoning, [load_json(call) for call in calls], cut_off=cut_off)

@@ -8,11 +8,13 @@ criteria as for its own loop, and passes them to the callable. Ours keeps them a
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -34,8 +36,7 @@ from transformers.generation import (
 
 from guardwrap.engine.forward_passes import taken_by
 from guardwrap.engine.generation_law import GenerationLaw
-from guardwrap.errors import UsageError, is_count
-from guardwrap.models.context_length import position_limit, require_context, require_positions
+from guardwrap.errors import ContextExceeded, UsageError, is_count
 from guardwrap.outcomes import Usage
 from guardwrap.support.model_loading import computing
 from guardwrap.support.transformers_internals import (
@@ -126,7 +127,6 @@ def prepare(
     tokenizer: Any,
     known: Sequence[str] = (),
     media: bool = False,
-    renders: bool = False,
 ) -> GenerationLaw:
     """Resolve the generation law of one prompt.
 
@@ -146,9 +146,8 @@ def prepare(
             f"{type(model).__name__} is not supported: its generate uses a decoding loop that guardwrap cannot replace"
         )
     config, mode = kept["config"], kept["mode"]
-    if not (media or renders):
-        _require_untouched(model, outputs, kept)
     if not media:
+        _require_untouched(model, outputs, kept)
         _refuse_model_inputs(kwargs)
     elif kwargs.get("do_sample") and mode != "sample":
         raise UsageError(f"{type(model).__name__} ignores do_sample=True; pass temperature=1.0")
@@ -380,3 +379,62 @@ def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, Logits
 
 def _pad_id(config: GenerationConfig) -> int:
     return next((token for token in (config.pad_token_id, *end_ids(config)) if token is not None), 0)
+
+
+_POSITIONS = re.compile(r"(wpe|pos(ition)?s?_?emb\w*|embed_pos\w*)$")
+"""Names of position tables in models."""
+
+_SPARE = 8
+"""The most extra rows of a position table: OPT has two."""
+
+
+def trained_length(model: Any) -> int | None:
+    """Return the number of tokens that a model was trained for; None if its configuration does not name it."""
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return length if isinstance(length, int) else None
+
+
+def position_limit(model: Any) -> int | None:
+    """Return how many positions a model looks up in a table; None if it computes positions, of any number."""
+    if model not in _limits:
+        trained = trained_length(model)
+        _limits[model] = trained if trained is not None and _has_table(model, trained) else None
+    return _limits[model]
+
+
+_limits: WeakKeyDictionary[Any, int | None] = WeakKeyDictionary()
+
+
+def require_context(model: Any, length: int, context: int | None) -> None:
+    """Reject a prompt that fills the context, which must also hold a new token unless the model has an encoder."""
+    if context is not None and length + (not model.config.is_encoder_decoder) > context:
+        raise ContextExceeded(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
+
+
+def require_positions(model: Any, length: int, max_length: int) -> None:
+    """Reject settings under which texts may outgrow a position table. Models that compute positions are not limited.
+
+    ``generate`` would fail with an IndexError at the first such text, and with it the whole batch.
+    """
+    most = position_limit(model)
+    if most is None or max_length - 1 <= most:  # the last token is drawn, but never an input
+        return
+    shorter = "" if model.config.is_encoder_decoder else ", or shorten the prompt"
+    raise ContextExceeded(
+        f"the model has a table of {most} positions, and {length} tokens with max_new_tokens={max_length - length} "
+        f"need more; pass max_new_tokens={most + 1 - length} or less{shorter}"
+    )
+
+
+def _has_table(model: Any, positions: int) -> bool:
+    """Whether a model looks positions up in a table, instead of computing them."""
+    sizes = [
+        module.num_embeddings
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding) and _POSITIONS.search(name)
+    ]
+    sizes += [len(table) for name, table in model.named_buffers() if _POSITIONS.search(name) and table.dim() > 1]
+    kept = (getattr(module, "pos_encoding", None) for module in model.modules())  # CTRL's is no buffer
+    sizes += [len(table) for table in kept if isinstance(table, torch.Tensor)]
+    # Some models reserve rows for padding. A table of another size has another purpose, such as image patches.
+    return any(positions <= size <= positions + _SPARE for size in sizes)

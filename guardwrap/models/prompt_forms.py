@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,8 +14,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 from transformers.pipelines import Pipeline
 
 from guardwrap.errors import PromptError, UsageError, first_line
-from guardwrap.models.context_length import position_limit, require_context
-from guardwrap.models.prepare import PreparedPrompt, prepare, resolved
+from guardwrap.models.prepare import PreparedPrompt, position_limit, prepare, require_context, resolved
 from guardwrap.support.limits import is_text
 from guardwrap.support.transformers_internals import Chat, is_valid_message
 
@@ -74,7 +73,32 @@ class PromptReader:
     @classmethod
     def read_prompts(cls, given: Any) -> Prompts:
         """Read prompts as the pipeline does."""
-        return read_prompts(given, cls.one_prompt, media=cls.media)
+        if isinstance(given, str | Chat):
+            return Prompts([taken(given)], True, False)
+        if isinstance(given, Mapping) and not cls.media:
+            raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
+        if isinstance(given, list | tuple):
+            if given and is_valid_message(given[0]):
+                return Prompts([as_chat(given, 0)], True, False)
+            return Prompts([cls.one_prompt(prompt, i) for i, prompt in enumerate(given)], False, False)
+        if isinstance(given, GeneratorType):
+            first = next(given, None)
+            if first is None:
+                return Prompts([], False, False)
+            if is_valid_message(first):  # the pipeline reads a generator of messages as one chat
+                return Prompts(
+                    [as_chat([taken(message) for message in itertools.chain([first], given)], 0)], True, False
+                )
+            given = itertools.chain([first], given)
+        elif cls.media and not isinstance(given, Dataset | Iterator):
+            return Prompts([cls.one_prompt(given, 0)], True, False)
+        if isinstance(given, Dataset) and not isinstance(given, Iterable):
+            given = map(given.__getitem__, range(len(given)))  # type: ignore[arg-type]  # map-style: it has a length
+        if not isinstance(given, Iterable):
+            raise PromptError(
+                f"cannot read prompts from {type(given).__name__}; pass a string, a chat or a list of them"
+            )
+        return Prompts((cls.one_prompt(prompt, i) for i, prompt in enumerate(given)), False, True)
 
     @classmethod
     def one_prompt(cls, prompt: Any, number: int) -> Any:
@@ -84,32 +108,6 @@ class PromptReader:
         if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
             return as_chat(prompt, number)
         raise PromptError(f"prompt {number} {cls.unread}")
-
-
-def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = False) -> Prompts:
-    """Read prompts as a pipeline does."""
-    if isinstance(given, str | Chat):
-        return Prompts([taken(given)], True, False)
-    if isinstance(given, Mapping) and not media:
-        raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
-    if isinstance(given, list | tuple):
-        if given and is_valid_message(given[0]):
-            return Prompts([as_chat(given, 0)], True, False)
-        return Prompts([one(prompt, i) for i, prompt in enumerate(given)], False, False)
-    if isinstance(given, GeneratorType):
-        first = next(given, None)
-        if first is None:
-            return Prompts([], False, False)
-        if is_valid_message(first):  # the pipeline reads a generator of messages as one chat
-            return Prompts([as_chat([taken(message) for message in itertools.chain([first], given)], 0)], True, False)
-        given = itertools.chain([first], given)
-    elif media and not isinstance(given, Dataset | Iterator):
-        return Prompts([one(given, 0)], True, False)
-    if isinstance(given, Dataset) and not isinstance(given, Iterable):
-        given = map(given.__getitem__, range(len(given)))  # type: ignore[arg-type]  # map-style: it has a length
-    if not isinstance(given, Iterable):
-        raise PromptError(f"cannot read prompts from {type(given).__name__}; pass a string, a chat or a list of them")
-    return Prompts((one(prompt, i) for i, prompt in enumerate(given)), False, True)
 
 
 def as_chat(messages: Iterable[Any], number: int) -> Chat:
@@ -174,30 +172,10 @@ def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:
 def prepare_rows(
     pipe: Pipeline, ids: Any, options: Mapping[str, Any], *, two_parts: bool
 ) -> tuple[list[PreparedPrompt], list[torch.Tensor]]:
-    """Prepare prompts given as rows of token ids.
+    """Prepare rows of token ids, ``[prompts, length]`` or ``[length]``; None if the options contain ``input_ids``.
 
-    Parameters
-    ----------
-    pipe
-        The pipeline.
-    ids
-        Token ids, ``[prompts, length]`` or ``[length]``; None if the options contain ``input_ids``.
-    options
-        The arguments of ``generate``.
-    two_parts
-        Whether the model has an encoder, which receives the prompt.
-
-    Returns
-    -------
-    list of PreparedPrompt
-        One prompt per row.
-    list of torch.Tensor
-        The tokens that each returned row begins with: the input row, or with an encoder the decoder's first tokens.
-
-    Raises
-    ------
-    UsageError
-        If ``ids`` is not a tensor of token ids of this model, or the attention mask does not fit.
+    Returns one prompt per row, and the tokens that each returned row begins with: the input row, or with an encoder
+    (``two_parts``) the decoder's first tokens.
     """
     model = pipe.model
     rest = dict(options)
@@ -228,21 +206,9 @@ def prepare_rows(
 def returned_rows(
     new: Sequence[tuple[PreparedPrompt, Sequence[int]]], begins: Sequence[torch.Tensor], *, two_parts: bool
 ) -> Any:
-    """Put rows together as ``generate`` returns them.
+    """Put rows together as ``generate`` returns them, ``[rows, length]``, padded on the right.
 
-    Parameters
-    ----------
-    new
-        Pairs of a prompt and the new tokens of one of its texts; at least one.
-    begins
-        The tokens that the rows of each prompt begin with, from ``prepare_rows``.
-    two_parts
-        Whether the model has an encoder.
-
-    Returns
-    -------
-    torch.Tensor or ModelOutput
-        ``[rows, length]``, padded on the right; a ModelOutput with ``return_dict_in_generate``.
+    ``new``: pairs of a prompt and the new tokens of one of its texts, at least one. ``begins``: from ``prepare_rows``.
     """
     rows = [torch.cat([begins[prompt.number], begins[prompt.number].new_tensor(ids)]) for prompt, ids in new]
     law = new[0][0].law

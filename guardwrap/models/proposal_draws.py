@@ -5,23 +5,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import GenerationConfig
 from transformers.pipelines import Pipeline
 
 from guardwrap.engine.generation_law import TRUNCATIONS, GenerationLaw
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.engine.sequence_scores import is_exact, log_probabilities
-from guardwrap.errors import UsageError
+from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.models.calls import Call
-from guardwrap.models.context_length import require_positions
-from guardwrap.models.prepare import PreparedPrompt
+from guardwrap.models.prepare import PreparedPrompt, require_positions
+from guardwrap.models.task_calls import call_of
 from guardwrap.outcomes import Draw
 from guardwrap.proposals import Unweighable
 from guardwrap.samplers.protocol import finite_weight
-from guardwrap.support.transformers_internals import Chat, is_valid_message
+from guardwrap.support.transformers_internals import Chat, default_settings, is_valid_message
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,10 @@ class Weigher:
         self._texts, self._squares = 0, 0.0  # texts weighed in float32, and the sum of squared errors of decoding
 
     def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw, float]]) -> list[float]:
-        """Return a log-weight for each attempt, in nats.
+        """Return a log-weight for each attempt, in nats. Raises ModelError if one is NaN or infinite.
 
-        Parameters
-        ----------
-        attempts
-            Prompt, draw, and the sum of log Z_t in nats, where Z_t is the share of a' that a mask keeps at token t.
-
-        Raises
-        ------
-        ModelError
-            If a weight is NaN or infinite.
+        ``attempts``: prompt, draw, and the sum of log Z_t in nats, where Z_t is the share of a' that a mask keeps at
+        token t.
         """
         targets = [(prompt.target or prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
         base = log_probabilities(self._model, targets, alone=self._alone)
@@ -157,3 +151,65 @@ def why_unweighable(prompt: PreparedPrompt) -> Unweighable | None:
             why = f"{which} keeps the proposal from texts that the model can give, so they would never be returned"
             return Unweighable(why, **{name: off})
     return None
+
+
+_ABSENT: Mapping[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+}
+"""The values that ``generate`` uses for settings that are not set."""
+
+_OTHER_MATTERS = {
+    "attention_mask",
+    "bos_token_id",
+    "num_return_sequences",
+    "pad_token_id",
+    "return_dict_in_generate",
+    "tokenizer",
+    "transformers_version",
+    "use_cache",
+}
+"""Arguments of ``generate`` that do not change the distribution of tokens."""
+
+
+def differences(
+    pipe: Pipeline, given: Mapping[str, Any], wanted: Mapping[str, Any], *, bare: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ: for each name, the call's value and the other one.
+
+    ``wanted``: the other settings, in the form of options of the pipeline. They are compared, and never used to run
+    anything.
+    """
+    try:
+        others: Mapping[str, Any] = call_of(pipe, wanted).forward
+    except GuardwrapError:  # a card may contain anything
+        others = wanted
+    model = pipe.model.generation_config.to_diff_dict()
+    defaults = default_settings(pipe)
+    here = _plain({**({} if bare else defaults), **model, **_spread(given)})
+    there = _plain({**defaults, **model, **_spread(others)})
+    names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    return {name: (here.get(name, _ABSENT.get(name)), there.get(name, _ABSENT.get(name))) for name in names}
+
+
+def _spread(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a ``generation_config`` into the other settings, which take precedence."""
+    config = settings.get("generation_config")
+    inside = config.to_diff_dict() if isinstance(config, GenerationConfig) else {}
+    return {**inside, **{name: value for name, value in settings.items() if name != "generation_config"}}
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop settings at their defaults. Objects, such as logits processors, are represented by their type."""
+    relevant = {}
+    for name, value in settings.items():
+        if name in _OTHER_MATTERS or name.startswith(("_", "output_")) or value is None or value == []:
+            continue
+        plain = isinstance(value, bool | int | float | str | list | tuple | dict)
+        if not plain or value != _ABSENT.get(name):
+            relevant[name] = value if plain else type(value).__name__
+    return relevant

@@ -18,6 +18,17 @@ _LOOKS_AROUND = regex.compile(r"\(\?<[=!]|\\[bBAGmMZzK]|[\^$]")
 """Finds assertions in expressions: whether such a marker begins in a text may depend on the text before it."""
 
 
+_SIDES = ("open", "close")
+
+
+def expressions_of(field: Mapping[str, Any], side: str) -> list[str]:
+    """Return the expressions of a field's markers on one side, ``"open"`` or ``"close"``."""
+    literals = field.get(side, [])
+    literals = [literals] if isinstance(literals, str) else literals
+    pattern = field.get(f"{side}_pattern")
+    return [*map(regex.escape, literals), *([] if pattern is None else [str(pattern)])]
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON, with characters as they are."""
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -89,17 +100,12 @@ class MessageFields:
     @cached_property
     def markers(self) -> tuple[Any, ...] | None:
         """The compiled markers; None if one of them looks at the text around it."""
-        compiled: list[Any] = []
-        for field in self.fields.values():
-            for side in ("open", "close"):
-                literals = field.get(side, [])
-                literals = [literals] if isinstance(literals, str) else literals
-                compiled += [regex.compile(regex.escape(literal), regex.DOTALL) for literal in literals]
-                pattern = field.get(f"{side}_pattern")
-                if pattern is not None and _LOOKS_AROUND.search(pattern):
-                    return None
-                compiled += [] if pattern is None else [regex.compile(pattern, regex.DOTALL)]
-        return tuple(compiled)
+        if any(_LOOKS_AROUND.search(f.get(f"{side}_pattern") or "") for f in self.fields.values() for side in _SIDES):
+            return None
+        expressions = [
+            text for field in self.fields.values() for side in _SIDES for text in expressions_of(field, side)
+        ]
+        return tuple(regex.compile(text, regex.DOTALL) for text in expressions)
 
 
 @dataclass(frozen=True)

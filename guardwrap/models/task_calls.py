@@ -16,11 +16,10 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.engine.generation_law import GenerationLaw
 from guardwrap.errors import PromptError, UsageError
-from guardwrap.models.calls import Call, TextToTextCall
+from guardwrap.models.calls import Call, TextToTextCall, message_record, output_record, return_type
 from guardwrap.models.loading import TextToTextPipeline
 from guardwrap.models.prepare import PreparedPrompt, require_settings
 from guardwrap.models.prompt_forms import taken, what_is_wrong
-from guardwrap.models.rendering import message_record, output_record, return_type
 from guardwrap.outcomes import Draw
 from guardwrap.support.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 
@@ -35,8 +34,6 @@ class MediaCall(Call):
     media: ClassVar[bool] = True
     sequence_name: ClassVar[str] = "generated_sequence"
     """The key of the tokens in the output of ``forward``."""
-
-    texts_by: ClassVar[tuple[str, ...]] = ("postprocess",)  # one forward serves all texts of a prompt
 
     ends_with_end: ClassVar[bool] = True
     """Whether those tokens include the end-of-sequence token."""
@@ -104,7 +101,6 @@ class MediaCall(Call):
 class VisionCall(MediaCall):
     """A call of the image-text-to-text pipeline."""
 
-    new_text: ClassVar[Any] = NEW_TEXT_BESIDE_IMAGES
     unread: ClassVar[str] = "is not a string, a chat or {'images': ..., 'text': '...'}"
 
     @classmethod
@@ -162,14 +158,6 @@ class VisionCall(MediaCall):
         together: str = self.pipe.tokenizer.decode(sequence, skip_special_tokens=True)
         return together
 
-    def _begins(self, prompt: PreparedPrompt) -> Any:
-        given = prompt.law.outputs["prompt_text"]
-        return getattr(given, "messages", given)
-
-    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
-        shown = ids if self.parsed(prompt) else self._shown(ids, prompt.law)
-        return {**prompt.law.outputs, self.sequence_name: self._sequence(prompt.law, shown)}
-
     def text_alone(self, ids: Sequence[int]) -> str:
         """Return the text of new tokens, decoded without a prompt."""
         outputs = {"prompt_text": "", "input_ids": torch.zeros(1, 0, dtype=torch.long)}
@@ -180,8 +168,8 @@ class VisionCall(MediaCall):
         law = prompt.law
         given = law.outputs["prompt_text"]
         about = {"input_text": getattr(given, "messages", given)}
-        records = [] if self.renders is None else self._own_records(prompt, draws)
-        for draw in draws if self.renders is None else ():
+        records = []
+        for draw in draws:
             if draw.message is not None:
                 records.append(about | message_record(given.messages, draw.message))
                 continue
@@ -204,7 +192,6 @@ class SpeechCall(MediaCall):
 
     named: ClassVar[str] = "inputs"
     reads_text: ClassVar[bool] = False
-    text_key: ClassVar[str] = "text"
     sequence_name: ClassVar[str] = "tokens"
 
     @classmethod
@@ -227,20 +214,11 @@ class SpeechCall(MediaCall):
         """Return the text of new tokens, decoded without a prompt."""
         return self._text({"is_last": True}, torch.tensor([ids], dtype=torch.long))
 
-    def _outputs(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
-        # A new dictionary, as postprocess removes its entries.
-        return [{**prompt.law.outputs, "tokens": self._sequence(prompt.law, ids)}]
-
-    def _begins(self, prompt: PreparedPrompt) -> Any:
-        return None
-
     def records(self, prompt: PreparedPrompt, draws: Sequence[Draw], others: Sequence[str | None]) -> Any:
         """Render the texts of a prompt in the pipeline's format: a single text is not in a list."""
         law = prompt.law
         sequences = [self._sequence(law, draw.token_ids) for draw in draws]
-        records = [] if self.renders is None else self._own_records(prompt, draws)
-        if self.renders is None:
-            records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
+        records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
         records += [{"text": text} for text in others]
         return records[0] if len(records) == 1 else records
 

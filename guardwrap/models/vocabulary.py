@@ -57,33 +57,13 @@ def run_text(run: bytes) -> str:
 
 
 class Trie:
-    """A prefix tree of tokens by their bytes. Nodes are numbers, and 0 is the root.
-
-    Parameters
-    ----------
-    pieces
-        The bytes that each token adds, by token id.
-    tokens
-        The tokens in the tree.
-
-    Attributes
-    ----------
-    order : numpy.ndarray
-        The tokens, sorted by their bytes; ``[tokens]``.
-    labels : list of bytes
-        The bytes that each node adds to its parent.
-    first, own, last : numpy.ndarray
-        ``order[first:last]`` are the tokens at a node and below it; ``order[first:own]`` are those at the node itself.
-        ``[nodes]`` each.
-    below : list of numpy.ndarray
-        The children of each node.
-    """
+    """A prefix tree of tokens by their bytes (``pieces``, by token id). Nodes are numbers, and 0 is the root."""
 
     def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]) -> None:
         order = sorted(tokens, key=pieces.__getitem__)
         texts = [pieces[token] for token in order]
-        self.order: npt.NDArray[np.int64] = np.array(order, dtype=np.int64)
-        self.labels: list[bytes] = [b""]
+        self.order: npt.NDArray[np.int64] = np.array(order, dtype=np.int64)  # the tokens, sorted by their bytes
+        self.labels: list[bytes] = [b""]  # the bytes that each node adds to its parent
         empty = sum(not text for text in texts)
         first, own, last = [0], [empty], [len(order)]
         below: list[list[int]] = [[]]
@@ -109,6 +89,7 @@ class Trie:
                 below.append([])
                 todo.append((len(self.labels) - 1, deeper, inner, stop))
                 begin = stop
+        # order[first:last] are the tokens at a node and below it, order[first:own] those at the node itself
         self.first: npt.NDArray[np.int64] = np.array(first, dtype=np.int64)
         self.own: npt.NDArray[np.int64] = np.array(own, dtype=np.int64)
         self.last: npt.NDArray[np.int64] = np.array(last, dtype=np.int64)

@@ -328,11 +328,6 @@ class Arithmetic(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     An equation is on one line, has numbers, ``+ - × x * · ÷ / : ^ ** ( ) %`` and ``=`` or ``≈``, and an operator on one
@@ -379,12 +374,10 @@ class Arithmetic(TextConstraint):
                     yield _is_right(left, sign, right)
 
     def holds(self, text: str) -> bool:
-        """Compute the equations of one string."""
         right = list(self._equations(text, whole=True))
         return all(right) and is_between(len(right), self.min_count, None)
 
     def fault(self, text: str) -> str:
-        """Return how many equations are wrong."""
         right = list(self._equations(text, whole=True))
         if all(right):
             return f"has {counted(len(right), 'equation')}, not at least {self.min_count}"
@@ -392,6 +385,5 @@ class Arithmetic(TextConstraint):
         return f"{right.count(False)} of {len(right)} equations are wrong, the first in {shortened(line)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if an equation has ended and is wrong."""
         right = all(self._equations(prefix, whole=False))
         return Verdict.UNDECIDED if right else verdict_on_count(1, None, 0)

@@ -57,11 +57,6 @@ class Code(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     With ``imports`` or ``forbid_imports``, the name ``__import__`` is forbidden, and so are the modules that import by
@@ -115,11 +110,9 @@ class Code(TextConstraint):
         return {node.name: node for node in map(_signature, self.defines)}
 
     def holds(self, text: str) -> bool:
-        """Parse one string and judge it."""
         return self._fault(text) is None
 
     def fault(self, text: str) -> str:
-        """Return what is wrong, with the line."""
         return self._fault(text) or ""
 
     def _fault(self, text: str) -> str | None:
@@ -152,7 +145,6 @@ class Code(TextConstraint):
         return python_verdict(prefix)
 
     def monitor(self) -> Monitor:
-        """Return a monitor that judges when a line ends."""
         return LineMonitor(self) if self.on == "completion" else super().monitor()
 
     def _faults(self, module: ast.Module) -> Iterator[str]:

@@ -1,11 +1,12 @@
-"""``Copy`` and ``NoCopy``: the text repeats the prompt or a given text, or no long run of its words."""
+"""``Copy``, ``NoCopy`` and ``Quotes``: the text repeats a source, no long run of its words, or quotes it exactly."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Annotated, Literal
+from functools import cached_property, lru_cache
+from typing import Annotated, Literal, NamedTuple
 
 import regex
 from pydantic import Field
@@ -85,11 +86,6 @@ class Copy(ComparedConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     A prefix is VIOLATED as soon as it differs from the copy, except with ``at="end"``.
@@ -155,7 +151,6 @@ class Copy(ComparedConstraint):
         return text.casefold() if self.ignore_case else text
 
     def holds(self, text: str) -> bool:
-        """Compare one string."""
         pieces = [text] if self.times == 1 else text.split(self.separator)
         return len(pieces) == self.times and all(map(self._is_copy, pieces))
 
@@ -170,7 +165,6 @@ class Copy(ComparedConstraint):
         return text.startswith(expected) if self.at == "start" else text.endswith(expected)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Compare what has been written so far."""
         if self.at == "end":
             return Verdict.UNDECIDED
         ended: list[str] = []
@@ -292,18 +286,15 @@ class NoCopy(ComparedConstraint):
             yield _runs_of_document(document, self.words)
 
     def holds(self, text: str) -> bool:
-        """Compare one string."""
         return self._may_be(words_of(_folded(text)))
 
     def fault(self, text: str) -> str:
-        """Return how much of the source occurs."""
         runs = dict.fromkeys(_runs(words_of(_folded(text)), self.words))
         most = max((len(runs.keys() & document) for document in self._sources), default=0)
         copied = listed((run for run in runs if any(run in document for document in self._sources)), most=1)
         return f"has {most} runs of {self.words} words of the source: {copied}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Compare the words that no continuation can change."""
         settled = _JOINT.sub(" ", _FOLDING.settled(prefix))
         return Verdict.UNDECIDED if self._may_be(settled_words(settled)) else Verdict.VIOLATED
 
@@ -339,3 +330,195 @@ def _runs(words: Iterable[str], size: int) -> Iterator[str]:
 @lru_cache(maxsize=16)  # prompts and documents are compared with many texts
 def _runs_of_document(document: str, size: int) -> frozenset[str]:
     return frozenset(_runs(words_of(_folded(document)), size))
+
+
+_CLOSING = {
+    '"': '"', "＂": "＂", "“": "”", "„": "“”", "‟": "”", "”": "”", "«": "»", "»": "«»", "‹": "›", "›": "‹›",
+    "‘": "’", "‚": "‘’", "「": "」", "『": "』", "〝": "〞〟",
+}  # fmt: skip
+"""Marks that end a quotation, by the mark that begins it: “en”, „de“, „pl”, «fr», »da«, ”sv”, 「ja」."""
+
+_OPENER = regex.compile('[“„‟”«»‹›「『〝＂‚]|(?<![0-9])"|(?<!\\p{L})‘')
+_PARAGRAPH = r"\n[^\S\n]*\n"
+_ENDS = {
+    opening: regex.compile(rf"{_PARAGRAPH}|[{closing}](?!(?<=\p{{L}}’)\p{{L}})")
+    for opening, closing in _CLOSING.items()
+}
+_GAP = regex.compile(r"\[\s*(?:…|\.\s?\.\s?\.)\s*\]")
+_BEGUN_GAP = regex.compile(r"\[[\s.…]*$")
+_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED}\p{{Hangul}}]]", regex.VERSION1)
+_STOPS = ".,;，。、．"
+
+
+class _Quotation(NamedTuple):
+    """A quotation without its marks, and whether it has ended."""
+
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Quotes(ComparedConstraint):
+    """Every quotation in the text occurs in the source, word for word.
+
+    Parameters
+    ----------
+    source
+        One document or several; None for the prompt. The prompt of a chat is the whole conversation as text.
+    shortest
+        Quotations of fewer words are not compared. In Chinese and Japanese, a character is a word; in Thai, Lao, Khmer
+        and Burmese, five letters are.
+    min
+        The least number of quotations that are compared.
+    ignore_case
+        Whether upper and lower case are the same.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
+
+    Notes
+    -----
+    A quotation stands between the quotation marks of any language, except the apostrophe ``'``. It ends at its closing
+    mark, at a blank line, or with the text. White space, invisible characters, the kind of the marks inside, and a full
+    stop or comma at its end do not matter. ``[…]`` or ``[...]`` replaces any text of the same document.
+
+    A prefix is VIOLATED as soon as a quotation has ended and is not in the source, or has begun, is long enough, and no
+    continuation of it is in the source.
+
+    Examples
+    --------
+    >>> rule = Quotes("The shop opens at nine, and closes at six.")
+    >>> rule.accepts("It says: “The shop opens […] and closes at six.”")
+    True
+    >>> rule.accepts("It says: “The shop opens at ten.”")
+    False
+    """
+
+    source: str | Sequence[str] | None = None
+    shortest: int = field(default=3, kw_only=True)
+    min: int | None = field(default=None, kw_only=True)
+    ignore_case: bool = field(default=False, kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["quotes"] = field(default="quotes", kw_only=True)
+
+    way_out = "; shorten the texts or the source"
+
+    def __post_init__(self) -> None:
+        if self.source is not None:
+            object.__setattr__(self, "source", plain_documents(self.source, "source"))
+        require(
+            is_count(self.shortest) and self.shortest > 0,
+            f"shortest={shown(self.shortest)}: give a whole number of at least 1",
+        )
+        require(self.min is None or is_count(self.min), f"min={shown(self.min)}: give a whole number of at least 0")
+        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        object.__setattr__(self, "on", read_view(self.on))
+
+    def holds(self, text: str) -> bool:
+        compared = self._compared(text)
+        return compared.total() >= (self.min or 0) and all(map(self._occurs, compared))
+
+    def _compared(self, text: str) -> Counter[str]:
+        """Return the quotations that are long enough, and how often each occurs."""
+        quoted = Counter(quotation.text for quotation in _quotations(text, whole=True))
+        return Counter({each: times for each, times in quoted.items() if self._is_long(words_of(each))})
+
+    def fault(self, text: str) -> str:
+        compared = self._compared(text)
+        wrong = sum(times for each, times in compared.items() if not self._occurs(each))
+        if wrong:
+            first = listed(each for each in compared if not self._occurs(each))
+            return f"has {wrong} of {compared.total()} quotations that are not in the source: {first}"
+        return f"has {compared.total()} quotations of at least {self.shortest} words, not at least {self.min}"
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Compare the quotations that have ended, and the beginning of one that has not."""
+        for quotation in _quotations(prefix, whole=False):
+            if quotation.ended:
+                possible = not self._is_long(words_of(quotation.text)) or self._occurs(quotation.text)
+            else:
+                possible = not self._is_long(settled_words(quotation.text)) or self._may_occur(quotation.text)
+            if not possible:
+                return Verdict.VIOLATED
+        return Verdict.UNDECIDED
+
+    def _is_long(self, words: Sequence[str]) -> bool:
+        return size_in_words(words) >= self.shortest
+
+    def _occurs(self, quotation: str) -> bool:
+        pieces = self._pieces(quotation)
+        ends = {pieces[-1], pieces[-1].rstrip(_STOPS)}  # American typography puts a comma of the sentence inside
+        return any(_in_order([*pieces[:-1], end], document, begun=False) for document in self._sources for end in ends)
+
+    def _may_occur(self, begun: str) -> bool:
+        """Whether a quotation that begins like this can be in the source."""
+        if self._occurs(begun) or self._occurs(_BEGUN_GAP.sub("", begun)):
+            return True
+        *pieces, last = _GAP.split(begun)
+        last = without_layout(self._folding.settled(last))
+        pieces = list(map(self._folded, pieces))
+        return any(_in_order([*pieces, last], document, begun=True) for document in self._sources)
+
+    def _pieces(self, quotation: str) -> list[str]:
+        """Return the pieces between gaps, folded; at least one."""
+        return list(map(self._folded, _GAP.split(quotation)))
+
+    @cached_property
+    def _folding(self) -> TextFolding:
+        return folding("NFC", ignore_case=self.ignore_case)
+
+    def _folded(self, text: str) -> str:
+        return without_layout(self._folding.fold(text))
+
+    @property
+    def _sources(self) -> Iterator[str]:
+        return (_folded_document(document, self.ignore_case) for document in self.documents)
+
+
+@lru_cache(maxsize=16)  # prompts and documents are compared with many texts
+def _folded_document(document: str, ignore_case: bool) -> str:
+    return without_layout(folding("NFC", ignore_case=ignore_case).fold(document))
+
+
+def _quotations(text: str, *, whole: bool) -> Iterator[_Quotation]:
+    """Yield the quotations of a text. The last one may lack its end, unless the text is whole."""
+    place = 0
+    while (opener := _OPENER.search(text, place)) is not None:
+        check_deadline()
+        ends = _ENDS[opener.group()]
+        end = ends.search(text, opener.end())
+        # A letter after ’ may still turn it into an apostrophe.
+        settled = end is not None and (whole or end.group() != "’" or end.end() < len(text))
+        if end is None or not settled:
+            yield _Quotation(text[opener.end() : end.start() if end else None], whole)
+            return
+        yield _Quotation(text[opener.end() : end.start()], ended=True)
+        place = end.end()
+
+
+def _in_order(pieces: Sequence[str], document: str, *, begun: bool) -> bool:
+    """Whether pieces occur one after the other, as whole words. If ``begun``, the last one may end within a word."""
+    place = 0
+    for number, piece in enumerate(pieces, start=1):
+        place = _after(piece, document, place, begun=begun and number == len(pieces))
+        if place < 0:
+            return False
+    return True
+
+
+def _after(piece: str, document: str, place: int, *, begun: bool) -> int:
+    """Return the end of the first occurrence of a piece from a place on, as whole words; -1 if there is none."""
+    first, last = _LETTER.match(piece[:1]), not begun and _LETTER.match(piece[-1:])
+    start = document.find(piece, place)
+    while start >= 0:
+        check_deadline()
+        end = start + len(piece)
+        within_word = (first and _LETTER.match(document[max(0, start - 1) : start])) or (
+            last and _LETTER.match(document[end : end + 1])
+        )
+        if not within_word:
+            return end
+        start = document.find(piece, start + 1)
+    return -1

@@ -58,11 +58,9 @@ class JSONLinesMonitor(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """VIOLATED as soon as a line is."""
         return Verdict.VIOLATED if self.dead else self.inner.verdict
 
     def read(self, text: str, /) -> Monitor:
-        """Read on, across lines."""
         if self.verdict is Verdict.VIOLATED:
             return self
         *ended, last = text.split("\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any, ClassVar, NamedTuple
 
 import regex
@@ -14,7 +13,7 @@ from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.field_checks import excerpt, shortened
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ, last_piece
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import READ_ALWAYS, Monitor, Verdict
 from guardwrap.support.time_limits import matches
 
 
@@ -34,7 +33,7 @@ class HitRule(NamedTuple):
 
 
 _CLOSING = '"\n'
-"""What no escape reaches across, so that the decoded text before it does not change."""
+"""What no escape reaches across, so that the texts before and behind it are decoded one by one."""
 
 _MARKS = regex.compile(r"\p{M}+")
 # Lines and long vowels are written in place of dashes.
@@ -69,11 +68,11 @@ class HitConstraint(TextConstraint):
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED once there is a hit that no continuation can undo."""
-        return HitMonitor(self.rules).read(prefix).verdict
+        return hit_monitor(self.rules).read(prefix).verdict
 
     def monitor(self) -> Monitor:
         """Return a monitor, which folds and searches only the new text if the view is the completion."""
-        return HitMonitor(self.rules) if self.on == "completion" else super().monitor()
+        return hit_monitor(self.rules) if self.on == "completion" else super().monitor()
 
 
 def first_hit(rules: Iterable[HitRule], text: str) -> str | None:
@@ -97,10 +96,15 @@ def _plain(folded: str) -> str:
 
 @dataclass(frozen=True)
 class _Scan:
-    """A reading of a text, and for each rule where to look for the next hit: before it, nothing changes any more."""
+    """A text, and for each rule where to look for the next hit: before it, nothing changes any more."""
 
     text: str = ""
     starts: tuple[int, ...] = ()
+
+    @property
+    def undecided(self) -> int:
+        """How many characters at the end have to be searched again."""
+        return len(self.text) - min(self.starts, default=0)
 
     def hit(self, rules: Sequence[HitRule]) -> str | None:
         """Return the first hit in a whole text."""
@@ -113,9 +117,13 @@ class _Scan:
 
     def advanced(self, rules: Sequence[HitRule]) -> _Scan | None:
         """Return the scan after all hits that no continuation can undo have been looked for; None if there is one."""
-        starts = (self._next_start(*each) for each in zip(rules, self.starts or (0,) * len(rules), strict=True))
-        found = tuple(takewhile(lambda start: start is not None, starts))
-        return _Scan(self.text, found) if len(found) == len(rules) else None  # type: ignore[arg-type]
+        starts = []
+        for rule, start in zip(rules, self.starts or (0,) * len(rules), strict=True):
+            following = self._next_start(rule, start)
+            if following is None:
+                return None
+            starts.append(following)
+        return _Scan(self.text, tuple(starts))
 
     def _next_start(self, rule: HitRule, start: int) -> int | None:
         size = len(self.text)
@@ -131,25 +139,20 @@ class _Scan:
 
 
 @dataclass(frozen=True)
-class HitMonitor(Monitor):
-    """Monitor that looks for hits where some may have become certain."""
+class _Reading:
+    """A text that grows, as it is written and folded."""
 
     rules: tuple[HitRule, ...]
     written: _Scan = _Scan()  # the text as it is written
     folded: _Scan = _Scan()  # the folded form of the text, as far as no later text can change it
     rest: str = ""  # the end of the text, which is not folded yet
     differs: bool = False  # whether the folded form is another than the text
-    decoded: int = 0  # how much of the text has been decoded, up to a quotation mark or line break
-    verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
 
-    def read(self, text: str, /) -> HitMonitor:
-        """Search the new text, and fold it if it has to be."""
-        if self.verdict is not Verdict.UNDECIDED:
-            return self
-        violated = replace(self, verdict=Verdict.VIOLATED)
+    def read(self, text: str) -> _Reading | None:
+        """Search the new text, and fold it if it has to be; return None if there is a hit."""
         written = replace(self.written, text=self.written.text + text).advanced(self.rules)
         if written is None:
-            return violated
+            return None
         rest = self.rest + text
         cut = last_piece(rest)
         piece = _plain(AS_READ.fold(rest[:cut]))
@@ -159,16 +162,62 @@ class HitMonitor(Monitor):
             end = _plain(AS_READ.settled(rest[cut:]))
             scan = replace(folded, text=folded.text + end).advanced(self.rules)
             if scan is None:
-                return violated
+                return None
             folded = replace(folded, starts=scan.starts)
-        decoded = max(written.text.rfind(mark) + 1 for mark in _CLOSING)
-        if decoded > self.decoded and self._has_hit(written.text[:decoded]):
-            return violated
-        return HitMonitor(self.rules, written, folded, rest[cut:], differs, decoded)
+        return _Reading(self.rules, written, folded, rest[cut:], differs)
 
-    def _has_hit(self, prefix: str) -> bool:
-        for decoded in decodings(prefix, anywhere=True):
-            for reading in (decoded, _plain(AS_READ.settled(decoded))):
-                if _Scan(reading).advanced(self.rules) is None:
-                    return True
-        return False
+
+@dataclass(frozen=True)
+class HitMonitor(Monitor):
+    """Monitor that looks for hits where some may have become certain."""
+
+    text: _Reading  # the text
+    closed: _Reading  # the text up to the last quotation mark or line break
+    rest: str = ""  # the text behind it, which is not decoded yet
+    # the closed text, decoded once, twice, ...; those are left out that are like the one before
+    decoded: tuple[_Reading, ...] = ()
+    verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a long run has not ended, which is searched again for each piece."""
+        return self.text.written.undecided > READ_ALWAYS
+
+    def read(self, text: str, /) -> HitMonitor:
+        """Search the new text, and decode it up to its last quotation mark or line break."""
+        if self.verdict is not Verdict.UNDECIDED:
+            return self
+        reading: _Reading | None = self.text
+        closed, rest, decoded = self.closed, self.rest + text, self.decoded
+        cut = max(text.rfind(mark) + 1 for mark in _CLOSING)
+        if cut:
+            end = len(rest) - len(text) + cut
+            reading = self.text.read(text[:cut])
+            read = self._decoded(rest[:end])
+            if reading is None or read is None:
+                return replace(self, verdict=Verdict.VIOLATED)
+            closed, rest, decoded = reading, rest[end:], read
+        if reading is not None and cut < len(text):
+            reading = reading.read(text[cut:])
+        if reading is None:
+            return replace(self, verdict=Verdict.VIOLATED)
+        return HitMonitor(reading, closed, rest, decoded)
+
+    def _decoded(self, piece: str) -> tuple[_Reading, ...] | None:
+        """Return the closed text with one more piece, decoded once, twice, ...; None if there is a hit."""
+        pieces = list(decodings(piece, anywhere=True))
+        before = list(self.decoded)
+        before += [before[-1] if before else self.closed] * (len(pieces) - len(before))
+        pieces += [pieces[-1] if pieces else piece] * (len(before) - len(pieces))
+        decoded = []
+        for reading, text in zip(before, pieces, strict=True):
+            read = reading.read(text)
+            if read is None:
+                return None
+            decoded.append(read)
+        return tuple(decoded)
+
+
+def hit_monitor(rules: tuple[HitRule, ...]) -> HitMonitor:
+    """Return the monitor of some rules."""
+    return HitMonitor(_Reading(rules), _Reading(rules))

@@ -135,7 +135,6 @@ class Language(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Identify the language of one string, or of its sentences."""
         right, wrong = self._letters(text)
         if not right + wrong:
             return self.uncertain == "pass"

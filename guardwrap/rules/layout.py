@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import regex
 
@@ -16,14 +16,15 @@ from guardwrap.constraints.field_checks import (
     limits_in_words,
     require,
     require_choice,
+    require_counts,
     shortened,
     shown,
     verdict_on_count,
 )
+from guardwrap.constraints.kinds.text import whole_text
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.verdicts import Progress, TextPattern, Verdict
 from guardwrap.constraints.views import TEXT_VIEWS, View, begun_length, read_view, view
-from guardwrap.errors import Unsatisfiable, is_count
 from guardwrap.outcomes import Draw
 from guardwrap.rules.copies import Copy
 from guardwrap.support.formatting import counted
@@ -47,11 +48,6 @@ class Edges(TextConstraint):
         The view of the text that is judged.
     name
         Label in reports.
-
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
 
     Notes
     -----
@@ -85,25 +81,25 @@ class Edges(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Compare both ends of one string."""
         text = self._folded(text.strip())
         starts = [len(start) for start in self._starts if text.startswith(start)]
         ends = [len(end) for end in self._ends if text.endswith(end)]
         return bool(starts) and bool(ends) and min(starts) + min(ends) <= len(text)
 
     def found_in(self, text: str) -> str:
-        """Return the beginning and the end that it has."""
         text = self._folded(text.strip())
         ends = [f"begins with {shortened(start)}" for start in self._starts if start and text.startswith(start)]
         ends += [f"ends with {shortened(end)}" for end in self._ends if end and text.endswith(end)]
         return ", ".join(ends)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Compare the beginning, as far as it is known."""
         begun = self._folded(prefix.lstrip())
         if any(map(begun.startswith, self._starts)):
             return Verdict.UNDECIDED if self.end or not begun else Verdict.SATISFIED
         return Verdict.UNDECIDED if any(start.startswith(begun) for start in self._starts) else Verdict.VIOLATED
+
+    def progress(self) -> Sequence[TextPattern]:
+        return [whole_text(self.start, self.end, ignore_case=self.ignore_case)]
 
     @cached_property
     def _starts(self) -> tuple[str, ...]:
@@ -172,11 +168,8 @@ class Depth(TextConstraint):
 
     def __post_init__(self) -> None:
         require_choice(self.of, get_args(Nested), "of")
-        for limit in (self.min, self.max):
-            require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
         require(self.min is not None or self.max is not None, "Depth needs min, max or both")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise Unsatisfiable(f"Depth min={self.min} exceeds max={self.max}")
+        require_counts(self)
         object.__setattr__(self, "on", read_view(self.on))
 
     def measure(self, text: str) -> int:
@@ -184,15 +177,12 @@ class Depth(TextConstraint):
         return max(_DEPTHS[self.of](text), default=0)
 
     def holds(self, text: str) -> bool:
-        """Measure one string."""
         return is_between(self.measure(text), self.min, self.max)
 
     def fault(self, text: str) -> str:
-        """Return the depth, and the limits."""
         return f"has {self.of} nested {self.measure(text)} deep, not {limits_in_words(self.min, self.max)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge by what has been closed so far."""
         if prefix[-1:] in ("'", "’"):  # it is an apostrophe if a letter follows
             prefix = prefix[:-1]
         return verdict_on_count(self.measure(prefix), self.min, self.max)
@@ -295,10 +285,7 @@ class Split(TextConstraint):
 
     def __post_init__(self) -> None:
         require(isinstance(self.by, str) and self.by != "", f"by must be a separator, not {shown(self.by)}")
-        for limit in (self.min, self.max):
-            require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise Unsatisfiable(f"Split min={self.min} exceeds max={self.max}")
+        require_counts(self)
         useful = (self.min, self.max, self.each) != (None, None, None) or self.different
         require(useful, "Split needs min, max, each or different")
         require(isinstance(self.different, bool), "different must be true or false")
@@ -313,8 +300,10 @@ class Split(TextConstraint):
                 require(on in _WITHIN, f"on={on!r} within each: name a view of text, such as 'lines'")
         object.__setattr__(self, "on", read_view(self.on))
 
+    def progress(self) -> Progress | None:
+        return _progress(self) if self.each is None and not self.different else None
+
     def holds(self, text: str) -> bool:
-        """Split one string, and judge its parts."""
         pieces = [piece.strip() for piece in text.split(self.by)]
         if not all(pieces[1:-1]):
             return False
@@ -327,7 +316,6 @@ class Split(TextConstraint):
         return self.each is None or all(_holds(self.each, part) for part in parts)
 
     def fault(self, text: str) -> str:
-        """Return the number of parts and the limits, if it is that."""
         count = sum(bool(piece.strip()) for piece in text.split(self.by))
         if is_between(count, self.min, self.max):
             return self._wrong_part(text)
@@ -349,7 +337,6 @@ class Split(TextConstraint):
         return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge the parts that have ended, and the one that still grows."""
         *ended, growing = prefix.split(self.by)
         pieces = [piece.strip() for piece in ended]
         growing = growing[: len(growing) - begun_length(growing, [self.by])].strip()
@@ -373,3 +360,58 @@ def _holds(constraint: Constraint, part: str) -> bool:
         return not _holds(constraint.of, part)
     assert isinstance(constraint, TextConstraint)
     return all(map(constraint.holds, view(Draw("", (), part), constraint.on) or ()))
+
+
+class _Place(NamedTuple):
+    """The place in a text with separators."""
+
+    parts: int = 0  # the number of parts that have ended, up to what makes a difference
+    begun: int = 0  # how many characters of a separator have been read
+    shown: bool = False  # whether the part before them is more than white space
+    first: bool = True  # whether there was no separator yet
+
+
+def _progress(constraint: Split) -> Progress:
+    """Return the automaton that counts the parts between separators (Knuth, Morris and Pratt 1977)."""
+    by, least, most = constraint.by, constraint.min, constraint.max
+    enough = (least or 0) if most is None else most + 1
+    borders = _borders(by)
+
+    def kind_of(char: str) -> str:
+        return char if char in by else "space" if char.isspace() else "other"
+
+    def step(state: _Place | None, kind: str) -> _Place | None:
+        if state is None:
+            return None
+        begun, shown = state.begun, state.shown
+        while begun and by[begun] != kind:
+            shown = shown or by[: begun - borders[begun - 1]].strip() != ""
+            begun = borders[begun - 1]
+        if by[begun] != kind:
+            blank = kind == "space" or kind.isspace()
+            return state._replace(begun=0, shown=shown or not blank)
+        if begun + 1 < len(by):
+            return state._replace(begun=begun + 1, shown=shown)
+        parts = state.parts + shown
+        if not (shown or state.first) or (most is not None and parts > most):
+            return None
+        return _Place(min(enough, parts), first=False)
+
+    def satisfied(state: _Place | None, ended: bool) -> bool:
+        if state is None:
+            return False
+        shown = state.shown or by[: state.begun].strip() != ""
+        return is_between(min(enough, state.parts + shown), least, most)
+
+    return Progress(_Place(), tuple(dict.fromkeys((*by, "space", "other"))), kind_of, step, satisfied)
+
+
+def _borders(by: str) -> list[int]:
+    """Return for each number of characters of a separator, from 1 on, how many of them can begin another one."""
+    borders = [0]
+    for char in by[1:]:
+        size = borders[-1]
+        while size and by[size] != char:
+            size = borders[size - 1]
+        borders.append(size + (by[size] == char))
+    return borders

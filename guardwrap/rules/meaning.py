@@ -88,25 +88,7 @@ class Entails(LabelConstraint):
         require(valid, f"premise must be a text that is not blank, such as '{{prompt}}', not {shown(self.premise)}")
         self.require_fields()
 
-    def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
-        """Return the label's probability for each text.
-
-        Parameters
-        ----------
-        texts
-            The texts.
-        prompts
-            The prompt of each text, for premises with ``{prompt}``; None for empty ones.
-
-        Raises
-        ------
-        CheckFailed
-            If a pair is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
-        """
-        return self.scores_of(texts, prompts)
-
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
-        """Return the premise and the text."""
         # transformers would read a pair with an empty text as the premise alone.
         return self.premise.replace("{prompt}", draw.prompt), text or " "
 
@@ -211,11 +193,9 @@ class Similar(ScoringConstraint):
         return self.scores_of(texts, prompts)
 
     def model_input(self, draw: Draw, text: str) -> tuple[str, ...]:
-        """Return the text, and the prompt if it is compared with that."""
         return (text, draw.prompt) if self.texts is None else (text,)
 
     def scores(self, inputs: Sequence[tuple[str, ...]]) -> list[float]:
-        """Return the similarity of each text to the nearest other text."""
         prompts = {prompt: self._embedded(prompt)[None] for prompt in {each[1] for each in inputs if each[1:]}}
         cosines = []
         for text, *prompt in inputs:

@@ -341,11 +341,6 @@ class NumbersFrom(ComparedConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     Signs do not count, as "fell by 5 %" may say "-5 %". Numbers in words ("twelve") are not read. A number that the
@@ -415,15 +410,12 @@ class NumbersFrom(ComparedConstraint):
         return is_first and text[number.end : number.end + 1] in (".", ")", "、", "．", "）")
 
     def holds(self, text: str) -> bool:
-        """Compare the numbers of one string."""
         return next(self._strangers(text, whole=True), None) is None
 
     def fault(self, text: str) -> str:
-        """Return the first number that does not occur in the source."""
         stranger = next(self._strangers(text, whole=True), None)
         return "" if stranger is None else f"has the number {stranger.digits[:40]}, which does not occur in the source"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if a number that no continuation changes does not occur in the source."""
         strange = next(self._strangers(prefix, whole=False), None) is not None
         return Verdict.VIOLATED if strange else Verdict.UNDECIDED

@@ -325,11 +325,6 @@ class OnlyFrom(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     Hosts are compared as browsers read them: without user names (``https://good.com@evil.com`` is ``evil.com``), ports
@@ -396,7 +391,6 @@ class OnlyFrom(TextConstraint):
         return item.casefold() if self.ignore_case else item
 
     def holds(self, text: str) -> bool:
-        """Look for items in one string."""
         number = 0
         for item in self._items(text):
             number += 1
@@ -405,7 +399,6 @@ class OnlyFrom(TextConstraint):
         return number >= (self.min or 0)
 
     def fault(self, text: str) -> str:
-        """Return how many items are not on the list, or that there are too few."""
         items = list(self._items(text))
         wrong = sum(not self._is_allowed(item) for item in items)
         what = "matches" if self.of is None else self.of
@@ -415,7 +408,6 @@ class OnlyFrom(TextConstraint):
         return f"has {len(items)} {what}, not at least {self.min}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge by the items that have ended."""
         allowed = all(self._is_allowed(item) for item in self._items(prefix, settled=True))
         return Verdict.UNDECIDED if allowed else Verdict.VIOLATED
 

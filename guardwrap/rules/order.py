@@ -220,11 +220,6 @@ class Order(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Notes
     -----
     A prefix is VIOLATED as soon as two neighbors that no later text changes do not relate so, except with
@@ -271,7 +266,6 @@ class Order(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Compare the units of one string."""
         return self._follow(_SPLIT[self.units](text))
 
     def _follow(self, units: Sequence[str]) -> bool:
@@ -288,7 +282,6 @@ class Order(TextConstraint):
         return True
 
     def fault(self, text: str) -> str:
-        """Return the first units that are not related as required."""
         units = _SPLIT[self.units](text)
         if self.relation == "circular":
             return f"begins with {shortened(units[0])} and ends with {shortened(units[-1])}" if units else ""

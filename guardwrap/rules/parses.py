@@ -1,25 +1,195 @@
-"""The ``Parses`` constraint: a parser accepts the text. Python's own parser, and how recursive parsers are called."""
+"""The ``Parses`` constraint: a parser accepts the text. Those of Python and SQL, and how recursive ones are called."""
 
 from __future__ import annotations
 
 import ast
+import logging
 import re
+import threading
 import warnings
 from codeop import PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]  # not in typeshed
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from itertools import islice
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.field_checks import require, require_choice, shown
+from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.rules import formats, sql
+from guardwrap.rules import formats
 from guardwrap.support.threads import in_thread
 from guardwrap.support.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit
+
+_STATEMENTS = (
+    "Query", "DML", "DDL", "Values", "Drop", "Alter", "AlterSession", "Analyze", "Attach", "Cache", "Comment", "Commit",
+    "Copy", "Declare", "Describe", "Detach", "Grant", "Kill", "LoadData", "Merge", "Pragma", "Refresh", "Revoke",
+    "Rollback", "Set", "Show", "Summarize", "Transaction", "TruncateTable", "Uncache", "Use",
+)  # fmt: skip
+"""sqlglot's classes of statements. It also parses bare expressions, and so many short sentences in English."""
+
+
+_STEPS, _STEPS_OF_TOKEN = 40_000, 4
+"""The most tokens that the parser may read in a text, again and again, beside a number of times for each token.
+
+It tries types first, and parses again what is none, so each level of ``DECIMAL(DECIMAL(1))`` may double its time. The
+statements that people write take 1.0 to 1.3 steps for each token. A step takes about 6 µs.
+"""
+
+_DEEPEST, _DEEPEST_UNCOUNTED = 64, 16
+"""The most brackets within each other, and where steps cannot be counted, as sqlglot is compiled.
+
+Arrays of arrays take cubic time in some dialects.
+"""
+
+_LONGEST_CHAIN = 64
+"""The most indices in a row, as in ``a[1][2]``. They take quadratic time."""
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_DEEP = "is nested too deeply"
+
+
+class _TooDeep(Exception):
+    """The parser would take too long."""
+
+
+class _Parsing(threading.local):
+    active: bool = False  # whether this thread is parsing a text
+
+
+_parsing = _Parsing()
+
+
+def _outside_of_checks(record: logging.LogRecord) -> bool:
+    return not _parsing.active
+
+
+def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
+    """Return why a text is not one or more SQL statements; None if it is.
+
+    A statement that sqlglot keeps as an unparsed command, such as ``VACUUM t``, is rejected, and so is what it would
+    parse for too long. Where the number of a function's arguments is wrong, it may raise anything: IndexError for
+    ``MAP(1)`` in Hive. That is a fault as well, since an attempt that cannot be judged would end the whole call.
+    """
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.dialects.dialect import Dialect
+
+    _silence()
+    _parsing.active = True
+    try:
+        rules = Dialect.get_or_raise(dialect)
+        tokens = rules.tokenize(text)
+        plain = rules.parser()
+        counting = _counting(plain)
+        depth, chain = _depth_and_chain(tokens, plain.NESTED_TYPE_TOKENS)
+        if chain > _LONGEST_CHAIN or depth > (_DEEPEST_UNCOUNTED if counting is None else _DEEPEST):
+            return _DEEP
+        parser = plain if counting is None else counting
+        statements = [each for each in parser.parse(tokens, text) if each is not None]  # None: between ;
+        for number, each in enumerate(statements, 1):
+            if not isinstance(each, _classes()) or each.find(exp.Command) is not None:
+                return f"statement {number} is not one that the parser understands"
+    except _TooDeep:
+        return _DEEP
+    except sqlglot.errors.SqlglotError as error:
+        return str(error).partition("\n")[0]
+    except (TimeLimit, RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        return f"the parser fails: {type(error).__name__}"
+    finally:
+        _parsing.active = False
+    return None if statements else "has no statement"
+
+
+def _depth_and_chain(tokens: Sequence[Any], types: Collection[Any]) -> tuple[int, int]:
+    """Return how many brackets stand within each other, and how many indices in a row.
+
+    ``types`` are the tokens of names that ``<`` may follow as a bracket.
+    """
+    closing: list[str] = []  # of the brackets that are open
+    rows = [0]  # the indices in a row at each level
+    deepest = longest = 0
+    before, after_dot = None, False
+    for token in tokens:
+        # A string or a quoted name is longer in the text than what it says.
+        text = token.text if token.end - token.start + 1 == len(token.text) else ""
+        angle = text == "<" and before in types
+        if angle or text in _CLOSING:
+            rows[-1] = rows[-1] + 1 if text == "[" else 0
+            longest = max(longest, rows[-1])
+            rows.append(0)
+            closing.append(">" if angle else _CLOSING[text])
+            deepest = max(deepest, len(closing))
+        elif closing and text and set(text) == {closing[-1]}:
+            for _ in text:  # >> closes two
+                if closing and closing[-1] == text[0]:
+                    closing.pop()
+                    rows.pop()
+        elif text != "." and not after_dot:
+            rows[-1] = 0
+        before, after_dot = token.token_type, text == "."
+    return deepest, longest
+
+
+def _counting(parser: Any) -> Any:
+    """Return one of sqlglot's parsers as one that stops after too many steps; None if sqlglot is compiled."""
+    from sqlglot.parser import Parser
+
+    try:
+        kind: Any = type(parser)
+        counted = _counting_class(kind)(dialect=parser.dialect)
+    except TypeError:  # compiled classes have no subclasses
+        return None
+    for name, inner in list(vars(counted).items()):
+        if isinstance(inner, Parser):  # Athena's parser has others parse
+            setattr(counted, name, _counting(inner))
+    return counted
+
+
+@cache
+def _counting_class(parser: Any) -> Any:
+    class Counting(parser):  # type: ignore[misc]
+        def parse(self, raw_tokens: list[Any], sql: str) -> Any:
+            self.steps_left = _STEPS + _STEPS_OF_TOKEN * len(raw_tokens)
+            return super().parse(raw_tokens, sql)
+
+        def _advance(self, times: int = 1) -> None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                raise _TooDeep
+            check_deadline()
+            super()._advance(times)
+
+    return Counting
+
+
+@cache
+def _silence() -> None:
+    """Keep sqlglot's log free of checked texts: it quotes the statements that it does not understand."""
+    logging.getLogger("sqlglot").addFilter(_outside_of_checks)
+
+
+@cache
+def _classes() -> tuple[Any, ...]:
+    from sqlglot import exp
+
+    return tuple(getattr(exp, name) for name in _STATEMENTS if hasattr(exp, name))
+
+
+@cache
+def sql_dialects() -> tuple[str, ...]:
+    """Return the names of sqlglot's dialects."""
+    from sqlglot.dialects.dialect import Dialects
+
+    return tuple(sorted(each.value for each in Dialects if each.value))
+
 
 _LONGEST_WAIT = 30.0
 """Seconds of wall-clock time. The parsers called here end after far fewer CPU seconds, whatever the text."""
@@ -135,7 +305,7 @@ _LANGUAGES: dict[str, _Language] = {
     "jsonl": _Language(formats.fault_in_json_lines, bounded=True),
     "markdown_table": _Language(formats.fault_in_markdown_table, formats.markdown_table_verdict, by_line=True),
     "python": _Language(fault_in_python, python_verdict, by_line=True),
-    "sql": _Language(sql.fault_in_sql, most=8_000),
+    "sql": _Language(fault_in_sql, most=8_000),
     "toml": _Language(formats.fault_in_toml),
     "xml": _Language(formats.fault_in_xml, formats.xml_verdict),
     "yaml": _Language(formats.fault_in_yaml, most=6_000),
@@ -211,15 +381,16 @@ class Parses(TextConstraint):
         )
         if self.dialect is not None:
             require(self.language == "sql", f"dialect={shown(self.dialect)}: only language='sql' has dialects")
-            require_choice(self.dialect, sql.sql_dialects(), "dialect")
+            require_choice(self.dialect, sql_dialects(), "dialect")
         object.__setattr__(self, "on", read_view(self.on))
 
+    def progress(self) -> Constraint | None:
+        return JSONSchema(True, on=self.on) if self.language == "json" else None
+
     def holds(self, text: str) -> bool:
-        """Parse one string."""
         return self._fault(text) is None
 
     def fault(self, text: str) -> str:
-        """Return what the parser reports, with the line if it is known."""
         return self._fault(text) or ""
 
     def _fault(self, text: str) -> str | None:
@@ -228,7 +399,7 @@ class Parses(TextConstraint):
         if self._has_too_many_pieces(text):
             return f"has more than {_LANGUAGES[self.language].most} words and characters of punctuation"
         if self.language == "sql":
-            return fault_or_too_deep(lambda: sql.fault_in_sql(text, self.dialect))
+            return fault_or_too_deep(lambda: fault_in_sql(text, self.dialect))
         return fault_or_too_deep(lambda: _LANGUAGES[self.language].fault(text))
 
     def _is_too_long(self, text: str) -> bool:
@@ -241,7 +412,6 @@ class Parses(TextConstraint):
         return next(islice(_PIECE.finditer(text), most, None), None) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if no continuation of the prefix parses."""
         if self.language in ("json", "jsonl"):
             return self._on_completion.monitor().read(prefix).verdict
         if self._is_too_long(prefix) or self._has_too_many_pieces(prefix):
@@ -269,8 +439,12 @@ class LineMonitor(Monitor):
     text: str = ""  # the text read so far
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on it
 
+    @property
+    def rereads(self) -> bool:
+        """True."""
+        return True
+
     def read(self, text: str, /) -> Monitor:
-        """Judge the whole text again if a line has ended."""
         if self.verdict is not Verdict.UNDECIDED or not text:
             return self
         whole = self.text + text

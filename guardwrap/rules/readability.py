@@ -147,12 +147,10 @@ class Readability(TextConstraint):
         return weights.start - weights.per_word * per_sentence - weights.per_syllable * per_word
 
     def holds(self, text: str) -> bool:
-        """Compare one string's value with the limits."""
         value = self.measure(text)
         return value is not None and is_between(value, self.min, self.max)
 
     def fault(self, text: str) -> str:
-        """Return the value, and the limits."""
         value = self.measure(text)
         return "has no words" if value is None else f"has {digits(value)}, not {limits_in_words(self.min, self.max)}"
 

@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.field_checks import is_between, require, require_choice, shown
+from guardwrap.constraints.field_checks import is_between, require, require_choice, require_counts, require_order, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.errors import Unsatisfiable, is_count, is_number
+from guardwrap.errors import is_count, is_number
 from guardwrap.rules.measures import CURRENCIES, UNITS, Reading, durations, money, quantities
 from guardwrap.rules.numbers import LOCALES, Numeral, numerals
 from guardwrap.support.time_limits import check_deadline, matches
@@ -207,10 +207,9 @@ class Values(TextConstraint):
         require_choice(self.locale, tuple(LOCALES), "locale")
         if self.of != "number":
             require(find_spec("babel") is not None, f"of={self.of!r} requires Babel: pip install 'guardwrap[values]'")
-        for count in (self.min_count, self.max_count, self.decimals):
-            require(count is None or is_count(count), f"{shown(count)}: give a whole number of at least 0")
-        if self.min_count is not None and self.max_count is not None and self.min_count > self.max_count:
-            raise Unsatisfiable(f"Values min_count={self.min_count} exceeds max_count={self.max_count}")
+        require_counts(self, "min_count", "max_count")
+        valid = self.decimals is None or is_count(self.decimals)
+        require(valid, f"decimals={shown(self.decimals)}: give a whole number of at least 0")
         limits = [self.min, self.max, self.min_count, self.max_count, self.decimals, self.currency]
         require(any(each is not None for each in limits), "Values needs a limit such as min, max or min_count")
         require(self.decimals is None or self.of != "date", "decimals cannot be used with of='date'")
@@ -223,9 +222,7 @@ class Values(TextConstraint):
                 require(valid, f"limit {shown(limit)}: give an ISO date such as '2025-01-31'")
             else:
                 require(is_number(limit), f"limit {shown(limit)}: give a number")
-        least, most = self._limits
-        if least is not None and most is not None and least > most:
-            raise Unsatisfiable(f"Values min={self.min} exceeds max={self.max}")
+        require_order(self, *self._limits, f"min={self.min} exceeds max={self.max}")
         object.__setattr__(self, "on", read_view(self.on))
 
     def _check_units(self) -> None:
@@ -264,7 +261,6 @@ class Values(TextConstraint):
         return is_between(reading.value, *self._limits)  # type: ignore[arg-type]  # dates compare as well
 
     def holds(self, text: str) -> bool:
-        """Read the values of one string."""
         right = [self._is_right(reading) for reading in self._read(text, True)]
         if not is_between(len(right), self.min_count, self.max_count):
             return False
@@ -275,7 +271,6 @@ class Values(TextConstraint):
         return bool(right) and right[0 if self.which == "first" else -1]
 
     def fault(self, text: str) -> str:
-        """Return how many values are out of range, or how many there are."""
         readings = list(self._read(text, True))
         wrong = [reading.value for reading in readings if not self._is_right(reading)]
         if not is_between(len(readings), self.min_count, self.max_count) or not wrong:
@@ -284,7 +279,6 @@ class Values(TextConstraint):
         return f"{len(wrong)} of its {len(readings)} values are not as required, such as {value}"
 
     def found_in(self, text: str) -> str:
-        """Return a value that is as required."""
         right = next((reading.value for reading in self._read(text, True) if self._is_right(reading)), None)
         return "" if right is None else f"has {self._in_words(right)}"
 
@@ -294,7 +288,6 @@ class Values(TextConstraint):
         return value.isoformat() if isinstance(value, date) else f"{float(value):.12g}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge the values that no continuation changes."""
         right = [self._is_right(reading) for reading in self._read(prefix, False)]
         if self.max_count is not None and len(right) > self.max_count:
             return Verdict.VIOLATED

@@ -121,7 +121,7 @@ class Image(RequestObject):
         return self
 
 
-class Part(RequestObject):
+class MessagePart(RequestObject):
     """A part of a message. The field with its content has the name of its type."""
 
     type: Literal["text", "refusal", "image_url"]
@@ -157,7 +157,7 @@ class Message(RequestObject):
     """A message of a chat. OpenAI's client adds ``parsed`` to replies, and sends it with them."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | list[MessagePart] | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: list[Call] = []

@@ -15,10 +15,15 @@ from typing import Any, Literal, TypeVar
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, Wrapper, walk
-from guardwrap.constraints.files.constraint_data import catalogue_names, read_constraint
+from guardwrap.constraints.files.constraint_data import (
+    catalogue_names,
+    client_kinds,
+    constraint_fields,
+    kinds,
+    read_constraint,
+)
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file, catalogue, fallback_fault
 from guardwrap.constraints.files.file_fields import NAMED, REASONS, AProposal, ARepair
-from guardwrap.constraints.files.kind_registry import client_kinds, constraint_fields, kinds
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.verdicts import Verdict

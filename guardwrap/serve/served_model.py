@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guardwrap.calls.sessions import LocalSession
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.models.context_length import require_context, trained_length
+from guardwrap.models.prepare import require_context, trained_length
 from guardwrap.models.prompt_forms import what_is_wrong
 from guardwrap.models.task_calls import VisionCall
 from guardwrap.models.templates import family_of, writes_parts
@@ -135,7 +135,6 @@ class ServedModel:
         context = trained_length(session.model)
         lengths = []
         for prompt in session.call_class.read_prompts(prompts).prompts:
-            call.require_short(prompt, context)
             lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
             require_context(session.model, lengths[-1], context)
         return lengths

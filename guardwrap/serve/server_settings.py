@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from guardwrap.calls.task_settings import beside, known_as
 from guardwrap.constraints.base import walk
+from guardwrap.constraints.files.constraint_data import kinds
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
 from guardwrap.constraints.files.file_fields import AnAdapter, AProposal, ARepair
-from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.errors import UsageError
 from guardwrap.support.validation import Invalid, code_needs, document_of, validated

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
+from guardwrap.constraints.verdicts import Progress
 from guardwrap.support.time_limits import check_deadline
 
 MOST_STATES = 20_000
@@ -26,18 +26,6 @@ Flags = npt.NDArray[np.bool_]
 
 class TooManyStates(Exception):
     """The automaton of a constraint has more than ``MOST_STATES`` states, or its tables are too large."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """An automaton as functions. States and kinds are any hashable values."""
-
-    start: Any  # the state before the first character
-    kinds: Sequence[Hashable]  # the kinds of characters that ``step`` tells apart
-    kind_of: Callable[[str], Hashable]  # returns the kind of a character
-    step: Callable[[Any, Any], Any]  # returns the state after a character, from the state before it and its kind
-    # whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it
-    satisfied: Callable[[Any, bool], bool]
 
 
 @dataclass(frozen=True, eq=False)

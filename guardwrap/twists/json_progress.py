@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.references import pointer_keys
+from guardwrap.constraints.verdicts import Progress
 from guardwrap.support.time_limits import check_deadline
-from guardwrap.twists.automata import Progress, TooManyStates
+from guardwrap.twists.automata import TooManyStates
 from guardwrap.twists.pattern_programs import Unsupported
 
 _TRACKED, _OPTIONAL = 6, 5

@@ -16,8 +16,9 @@ import numpy as np
 import regex
 
 from guardwrap.constraints.regex_analysis import parse_pattern, set_source
+from guardwrap.constraints.verdicts import Progress
 from guardwrap.support.time_limits import check_deadline
-from guardwrap.twists.automata import Progress, TooManyStates
+from guardwrap.twists.automata import TooManyStates
 
 Kind = tuple[bool, ...]
 """Whether a character belongs to each class."""

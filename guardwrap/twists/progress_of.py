@@ -1,20 +1,17 @@
-"""The automaton of a constraint, by its kind.
-
-Many kinds say what regular expressions say, or count what one matches.
-"""
+"""The automaton of a constraint: what its kind says itself (``Constraint.progress``), and what needs more than that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import singledispatch
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+import unicodedata
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, singledispatch
+from typing import Any, NamedTuple
 
 import numpy as np
 import regex
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not
 from guardwrap.constraints.field_checks import is_between
-from guardwrap.constraints.files.kind_registry import is_kind
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.count import (
     AFTER_ENDS,
@@ -26,11 +23,11 @@ from guardwrap.constraints.kinds.count import (
     plain_word,
 )
 from guardwrap.constraints.kinds.keyword import Keyword
-from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
-from guardwrap.constraints.kinds.text_constraint import TextConstraint
-from guardwrap.constraints.kinds.text_folding import has_spellings, is_spaced
+from guardwrap.constraints.kinds.text import Finished, Length
+from guardwrap.constraints.kinds.text_folding import TextFolding, has_spellings, is_spaced, pieces_of_phrase
+from guardwrap.constraints.verdicts import Progress, TextPattern
 from guardwrap.support.time_limits import TimeLimit, time_limit
-from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, minimized, product
+from guardwrap.twists.automata import Automaton, TooManyStates, build, minimized, product
 from guardwrap.twists.json_progress import json_progress
 from guardwrap.twists.pattern_programs import (
     CountedMatch,
@@ -40,11 +37,6 @@ from guardwrap.twists.pattern_programs import (
     match_progress,
     program_of,
 )
-from guardwrap.twists.word_progress import word_progress
-
-if TYPE_CHECKING:
-    from guardwrap.rules.layout import Edges, Split
-    from guardwrap.rules.parses import Parses
 
 BUILD_SECONDS = 2.0
 """The most CPU seconds for an automaton. Constraints may come from anyone."""
@@ -71,7 +63,14 @@ def _known(constraint: Constraint) -> Automaton | None:
 
 @singledispatch
 def _automaton(constraint: Constraint) -> Automaton | None:
-    return None
+    progress = constraint.progress()
+    if isinstance(progress, Constraint):
+        return _automaton(progress)
+    if progress is None or getattr(constraint, "on", "completion") != "completion":
+        return None
+    if isinstance(progress, Progress):
+        return minimized(build(progress))
+    return minimized(product([_matching(pattern) for pattern in progress], np.logical_and))
 
 
 @_automaton.register
@@ -156,20 +155,6 @@ def _counting(program: Program, item: CountedMatch, limits: Count | Length) -> A
     return minimized(build(count_progress(program, least if most is None else most + 1, within, item)))
 
 
-@_automaton.register
-def _(constraint: TextConstraint) -> Automaton | None:
-    # Rules are plugged in, and not imported here.
-    if is_kind(constraint, "split"):
-        return _split(cast("Split", constraint))
-    if is_kind(constraint, "parses"):
-        json = cast("Parses", constraint).language == "json"
-        return _automaton(JSONSchema(True, on=constraint.on)) if json else None
-    patterns = patterns_of(constraint)
-    if not patterns or constraint.on != "completion":
-        return None
-    return minimized(product([_matching(pattern) for pattern in patterns], np.logical_and))
-
-
 def _matching(pattern: TextPattern) -> Automaton:
     program = program_of(pattern.source, pattern.flags, version1=pattern.version1)
     automaton = build(match_progress(program, whole=pattern.whole))
@@ -180,63 +165,10 @@ def _negated(automaton: Automaton) -> Automaton:
     return Automaton(automaton.table, automaton.kind_of, ~automaton.ended, ~automaton.cut)
 
 
-def _split(constraint: Split) -> Automaton | None:
-    whole = constraint.on == "completion" and constraint.each is None and not constraint.different
-    return minimized(build(split_progress(constraint))) if whole else None
-
-
 @_automaton.register
 def _(constraint: JSONSchema) -> Automaton | None:
     whole = constraint.on == "completion" and constraint.where == "text"
     return minimized(build(json_progress(constraint))) if whole else None
-
-
-# ----------------------------------------------------------------------------------------- kinds as regular expressions
-
-
-_SPACE = r"[\s\x1c-\x1f]*"
-"""White space as ``str.strip`` removes it."""
-
-
-class TextPattern(NamedTuple):
-    """An expression and how it is used."""
-
-    source: str  # the expression
-    flags: Sequence[str] = ()  # the names of its flags
-    whole: bool = False  # whether it must match the whole text, and not only somewhere
-    version1: bool = True  # whether it is one of guardwrap's own, in version 1 of ``regex``
-    absent: bool = False  # whether it must not match
-
-
-_CASED = TextPattern(r"[\p{Lu}\p{Ll}\p{Lt}]")
-_LETTER = r"[\p{L}\p{M}\p{Nd}_]"
-_WRONG = {
-    "upper": r"[\p{Ll}\p{Lt}]",
-    "lower": r"[\p{Lu}\p{Lt}]",
-    "title": rf"(?:(?<![\p{{L}}\p{{M}}\p{{Nd}}_'’])|(?<!{_LETTER})['’])\p{{Ll}}",
-}
-
-
-def patterns_of(constraint: Constraint) -> list[TextPattern]:
-    """Return the expressions that a text must match, or must not, to satisfy a constraint; none if there are none."""
-    if isinstance(constraint, Regex):
-        known = constraint.checksum is None
-        whole = constraint.match == "fullmatch"
-        return [TextPattern(constraint.pattern, constraint.engine_flags, whole, version1=False)] if known else []
-    if isinstance(constraint, OneOf):
-        return [TextPattern(f"{_SPACE}{_one_of(constraint.texts)}{_SPACE}", _flags(constraint.ignore_case), whole=True)]
-    if is_kind(constraint, "edges"):
-        edges = cast("Edges", constraint)
-        # The beginning and the end do not overlap, and anything may stand between them.
-        source = rf"{_SPACE}{_one_of(edges.start)}[\s\S]*{_one_of(edges.end)}{_SPACE}"
-        return [TextPattern(source, _flags(edges.ignore_case), whole=True)]
-    if isinstance(constraint, Case):
-        return [_CASED, TextPattern(_WRONG[constraint.letters], absent=True)]
-    return []
-
-
-def _one_of(texts: Sequence[str]) -> str:
-    return f"(?:{'|'.join(map(regex.escape, texts))})"
 
 
 def _flags(ignore_case: bool) -> tuple[str, ...]:
@@ -321,59 +253,175 @@ def _ending(program: Program, name: str) -> CountedMatch:
     return CountedMatch(False, lambda item, char: item if char in AFTER_ENDS else char in ends, bool)
 
 
-# --------------------------------------------------------------------------------------------- parts between separators
+# ----------------------------------------------------------------------------------------------- words of a Keyword
 
 
-class _State(NamedTuple):
-    """The place in a text with separators."""
-
-    parts: int = 0  # the number of parts that have ended, up to what makes a difference
-    begun: int = 0  # how many characters of a separator have been read
-    shown: bool = False  # whether the part before them is more than white space
-    first: bool = True  # whether there was no separator yet
+def word_progress(constraint: Keyword) -> Progress:
+    """Return the automaton that counts the occurrences of words, whose counts do not depend on longer words."""
+    words = _Words(constraint)
+    start = _WordState((0,) * (max(words.group_of) + 1), False, frozenset(), frozenset())
+    return Progress(start, words.kinds, words.kind_of, words.step, lambda state, ended: words.satisfied(state))
 
 
-def split_progress(constraint: Split) -> Progress:
-    """Return the automaton that counts the parts between separators (Knuth, Morris and Pratt 1977)."""
-    by, least, most = constraint.by, constraint.min, constraint.max
-    enough = (least or 0) if most is None else most + 1
-    borders = _borders(by)
+class _Gap(NamedTuple):
+    """White space in a phrase that matches any number of characters: at least one unless it is optional."""
 
-    def kind_of(char: str) -> str:
-        return char if char in by else "space" if char.isspace() else "other"
-
-    def step(state: _State | None, kind: str) -> _State | None:
-        if state is None:
-            return None
-        begun, shown = state.begun, state.shown
-        while begun and by[begun] != kind:
-            shown = shown or by[: begun - borders[begun - 1]].strip() != ""
-            begun = borders[begun - 1]
-        if by[begun] != kind:
-            blank = kind == "space" or kind.isspace()
-            return state._replace(begun=0, shown=shown or not blank)
-        if begun + 1 < len(by):
-            return state._replace(begun=begun + 1, shown=shown)
-        parts = state.parts + shown
-        if not (shown or state.first) or (most is not None and parts > most):
-            return None
-        return _State(min(enough, parts), first=False)
-
-    def satisfied(state: _State | None, ended: bool) -> bool:
-        if state is None:
-            return False
-        shown = state.shown or by[: state.begun].strip() != ""
-        return is_between(min(enough, state.parts + shown), least, most)
-
-    return Progress(_State(), tuple(dict.fromkeys((*by, "space", "other"))), kind_of, step, satisfied)
+    optional: bool
 
 
-def _borders(by: str) -> list[int]:
-    """Return for each number of characters of a separator, from 1 on, how many of them can begin another one."""
-    borders = [0]
-    for char in by[1:]:
-        size = borders[-1]
-        while size and by[size] != char:
-            size = borders[size - 1]
-        borders.append(size + (by[size] == char))
-    return borders
+class _WordState(NamedTuple):
+    """What may still become an occurrence."""
+
+    counts: tuple[int, ...]  # the number of occurrences of each group, up to what makes a difference
+    inside: bool  # whether the last character belongs to a word
+    # begun occurrences: the number of the word, and how many of its items have been read
+    places: frozenset[tuple[int, int]]
+    ending: frozenset[int]  # groups with an occurrence that counts if the next character belongs to no word
+    # whether the constraint is satisfied, or violated, whatever follows; None if that is open
+    final: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of a constraint, and the steps of their automaton."""
+
+    constraint: Keyword
+
+    @cached_property
+    def folding(self) -> TextFolding:
+        """How characters are folded: compatible spellings are left out, as models hardly write them."""
+        return replace(self.constraint.folding, form="NFC")
+
+    @cached_property
+    def words(self) -> list[tuple[str | _Gap, ...]]:
+        """The items of each word: folded characters, and gaps."""
+        folded = dict.fromkeys(map(self.folding.fold, self.constraint.words))
+        return [_items(word, self.constraint.spacing) for word in folded]
+
+    @cached_property
+    def group_of(self) -> list[int]:
+        """The group of each word; occurrences are counted by group."""
+        every = self.constraint.match == "all"
+        return list(range(len(self.words))) if every else [0] * len(self.words)
+
+    @cached_property
+    def letters(self) -> frozenset[str]:
+        """The characters of the words."""
+        return frozenset(item for word in self.words for item in word if isinstance(item, str))
+
+    @cached_property
+    def folds(self) -> frozenset[str]:
+        """What single characters are folded to, where that is several characters and one of them is in a word."""
+        return frozenset(fold for fold in _long_folds(self.folding) if self.letters & {*fold})
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of characters: those of the words, and four others."""
+        return tuple(dict.fromkeys((*sorted(self.letters), *sorted(self.folds), " ", "word", "mark", "joined")))
+
+    def kind_of(self, char: str) -> str:
+        """Return the kind of a character."""
+        fold = self.folding.fold(char)
+        if fold in self.letters or fold in self.folds:
+            return fold
+        if not fold or unicodedata.category(fold[0]).startswith("M"):
+            return "joined"
+        return " " if fold.isspace() else "word" if _is_word(fold[0]) else "mark"
+
+    def step(self, state: _WordState, kind: str) -> _WordState:
+        """Return the state after a character."""
+        for char in kind if kind in self.folds else (kind,):
+            state = self._read(state, char)
+        return state
+
+    def satisfied(self, state: _WordState) -> bool:
+        """Whether a text that ends here satisfies the constraint."""
+        if state.final is not None:
+            return state.final
+        counts, most = self._counted(state.counts, state.ending), self.constraint.max_count
+        if self.constraint.match == "none":
+            return not any(counts)
+        return min(counts) >= self.constraint.least and (most is None or max(counts) <= most)
+
+    def _read(self, state: _WordState, kind: str) -> _WordState:
+        if state.final is not None or kind == "joined":
+            return state
+        counts, whole = state.counts, self.constraint.whole_words
+        belongs = kind == "word" or (len(kind) == 1 and _is_word(kind))
+        if not belongs:
+            counts = self._counted(counts, state.ending)
+        places = {each for word, place in state.places for each in self._onward(word, place, kind)}
+        # A word that begins, or ends, with a symbol may touch letters there.
+        for word, items in enumerate(self.words):
+            if not (whole and state.inside and _is_letter(items[0])):
+                places |= self._onward(word, 0, kind)
+        ended = [word for word, place in places if place == len(self.words[word])]
+        complete = frozenset(self.group_of[word] for word in ended)
+        ending = frozenset(self.group_of[word] for word in ended if whole and _is_letter(self.words[word][-1]))
+        counts = self._counted(counts, complete - ending)
+        final = self._final(counts)
+        if final is not None:
+            return _WordState((), False, frozenset(), frozenset(), final)
+        # Occurrences do not overlap, so those that a complete one has met end.
+        open_places = frozenset(
+            (word, place)
+            for word, place in places
+            if place < len(self.words[word]) and self.group_of[word] not in complete
+        )
+        return _WordState(counts, belongs, open_places, ending)
+
+    def _onward(self, word: int, place: int, kind: str) -> set[tuple[int, int]]:
+        """Return where a character takes an occurrence."""
+        items = self.words[word]
+        item = items[place]
+        if not isinstance(item, _Gap):
+            return {(word, place + 1)} if item == kind or (item.isspace() and kind == " ") else set()
+        wide = kind == " " or (item.optional and kind == "-")
+        if item.optional:  # it may be over, too
+            return ({(word, place)} if wide else set()) | self._onward(word, place + 1, kind)
+        # One character makes it a gap, which may then be over, and further ones change nothing.
+        return {(word, place), (word, place + 1)} if wide else set()
+
+    def _counted(self, counts: tuple[int, ...], groups: frozenset[int]) -> tuple[int, ...]:
+        return tuple(min(self._enough, count + (group in groups)) for group, count in enumerate(counts))
+
+    @cached_property
+    def _enough(self) -> int:
+        """The count beyond which further occurrences make no difference."""
+        if self.constraint.match == "none":
+            return 1
+        most = self.constraint.max_count
+        return max(self.constraint.least, 1) if most is None else most + 1
+
+    def _final(self, counts: tuple[int, ...]) -> bool | None:
+        if self.constraint.match == "none":
+            return False if any(counts) else None
+        if self.constraint.max_count is not None:
+            return False if max(counts) > self.constraint.max_count else None
+        return True if min(counts) >= self._enough else None
+
+
+def _is_letter(item: str | _Gap) -> bool:
+    return isinstance(item, str) and _is_word(item)
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"
+
+
+def _items(word: str, spacing: str) -> tuple[str | _Gap, ...]:
+    """Return the characters of a folded word, with a gap for white space that may vary."""
+    if spacing == "exact":
+        return tuple(word)
+    before, (first, *others), after = pieces_of_phrase(word, spacing)
+    items: list[str | _Gap] = [*before, *first]
+    for piece in others:
+        items += [_Gap(spacing == "optional"), *piece]
+    return (*items, *after)
+
+
+@lru_cache(maxsize=8)
+def _long_folds(folding: TextFolding) -> frozenset[str]:
+    """Return what characters are folded to, where that is several characters."""
+    folds = (folding.fold(chr(code)) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000)
+    return frozenset(fold for fold in folds if len(fold) > 1)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from guardwrap.constraints import Constraint, dump, parse
-from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.constraint_data import kinds
 from guardwrap.testing import check_constraint
 
 ROWS: list[dict[str, Any]] = yaml.safe_load(

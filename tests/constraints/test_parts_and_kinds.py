@@ -38,7 +38,7 @@ from guardwrap import (
     Split,
     Values,
 )
-from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.constraint_data import kinds
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 

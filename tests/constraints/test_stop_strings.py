@@ -1,6 +1,7 @@
 """Stop strings: texts are cut where OpenAI's API cuts them, and checked without them."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -103,6 +104,20 @@ def test_what_is_certain_to_remain_of_a_growing_text_is_not_cut_later(
     held = cut(whole, stops)[len(said) :]
     assert not held or any(stop.startswith(held) for stop in stops)
     assert said == whole or stops
+
+
+def test_a_growing_text_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    end = stop_strings._end
+
+    def counted(text: str, stops: Sequence[str], begin: int = 0) -> int | None:
+        searched.append(len(text) - begin)
+        return end(text, stops, begin)
+
+    monkeypatch.setattr(stop_strings, "_end", counted)
+    growing = GrowingCut(("ab", "END"))
+    assert "".join(growing.read("a cE") for _ in range(1_000)) == "a cE" * 999 + "a c"
+    assert sum(searched) <= 2 * 4 * 1_000
 
 
 def test_negative_control_nothing_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import statistics
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +13,13 @@ import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
+from guardwrap import GuardedGenerator, Keyword, Masked, Twisted
+from guardwrap.engine import token_sampling
 from guardwrap.engine.generation_law import GenerationLaw
+from guardwrap.engine.refill import decode
 from guardwrap.engine.scheduling.backend import AttemptState, Launch
 from guardwrap.engine.token_sampling import draw_tokens, new_attempt
+from guardwrap.testing import llama_world
 
 LOGITS = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
 
@@ -131,3 +137,74 @@ def test_what_an_attempts_own_code_raises_is_its_own(seam: str, error: BaseExcep
 def test_an_interrupt_of_the_main_thread_is_the_users() -> None:
     with pytest.raises(KeyboardInterrupt):
         drawn(Launch(law(), 1, 0, 0, request="mine", watch=raises(KeyboardInterrupt())))
+
+
+class Copies:
+    """Counts calls that wait for a GPU, because they need what it computes."""
+
+    NAMES = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[Counter[str]] = []
+        self._inside = False
+        for name in self.NAMES:
+            monkeypatch.setattr(torch.Tensor, name, self._counted(name, getattr(torch.Tensor, name)))
+        draw = token_sampling.draw_tokens
+
+        def step(*given: Any) -> Any:
+            self.steps.append(Counter())
+            with monkeypatch.context() as inside:
+                inside.setattr(self, "_inside", True)
+                return draw(*given)
+
+        monkeypatch.setattr(decode, "draw_tokens", step)
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any, **options: Any) -> Any:
+            if self._inside:
+                # what is on the CPU already is not copied from a GPU
+                self.steps[-1][name] += name != "numpy"
+            return call(*given, **options)
+
+        return counted
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"constraints": ~Keyword("b", whole_words=False)},
+        {"proposal": Masked()},
+        {"proposal": Twisted()},
+        {"proposal": Masked(), "sampler": "qrs"},
+        {"proposal": Twisted(), "sampler": "qrs"},
+    ],
+    ids=["no rule", "ban", "mask", "twist", "mask, weighed", "twist, weighed"],
+)
+def test_a_step_waits_for_a_gpu_at_most_twice(
+    options: dict[str, Any], top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all rows together. Where distributions are kept for other attempts, these are copied as well."""
+    world = llama_world(letters="abcdefghijklmnopqrstuvwxyz", max_new_tokens=24)
+    rule = Keyword("a", whole_words=False, min_count=0)
+    guarded = GuardedGenerator(world.pipeline(), **{"constraints": rule, "seed": 1, **options})
+    settings = world.settings | {"top_k": top_k, "min_new_tokens": 24}
+    guarded.run(world.prompt, **settings)
+    copies = Copies(monkeypatch)
+    guarded.run([world.prompt, "ab", "ba"], num_return_sequences=8, **settings)
+    assert len(copies.steps) >= 24
+    assert max(sum(step.values()) for step in copies.steps) <= 4
+    assert statistics.median(sum(step.values()) for step in copies.steps) <= 2
+
+
+def test_negative_control_a_step_that_asks_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = token_sampling._chosen
+
+    def row_by_row(proposal: Any, *given: Any) -> Any:
+        assert all(row.max().item() > -math.inf for row in proposal.scores)
+        return chosen(proposal, *given)
+
+    monkeypatch.setattr(token_sampling, "_chosen", row_by_row)
+    with pytest.raises(AssertionError, match="<= 4"):
+        test_a_step_waits_for_a_gpu_at_most_twice({}, 0, monkeypatch)

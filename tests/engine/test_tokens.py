@@ -15,7 +15,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from guardwrap.engine.generation_law import argmax, inverse_cdf, warped
+from guardwrap.engine.generation_law import argmax, inverse_cdf, require_drawn, warped
 from guardwrap.engine.scheduling.randomness import uniforms
 from guardwrap.errors import ModelError
 
@@ -57,8 +57,10 @@ def test_huge_and_tiny_scores() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_no_token_to_draw_is_an_error(bad: float) -> None:
-    with pytest.raises(ModelError, match="NaN, or every token is excluded"):
-        draw(torch.full((1, 5), bad), 0.5)
+    for size in (5, 600):
+        _, logs = draw(torch.full((1, size), bad), 0.5)
+        with pytest.raises(ModelError, match="NaN, or every token is excluded"):
+            require_drawn(logs)
 
 
 def test_streams_give_uniforms_that_belong_to_the_attempt() -> None:
@@ -128,5 +130,7 @@ def test_argmax_is_certain() -> None:
 @pytest.mark.parametrize("choose", [argmax, inverse_cdf])
 def test_no_token_follows_from_nan(choose: Any) -> None:
     scores = torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]])
+    _, logs = choose(scores, torch.zeros(2, dtype=torch.float64))
+    require_drawn(logs[:1].tolist())
     with pytest.raises(ModelError, match="logits contain NaN"):
-        choose(scores, torch.zeros(2, dtype=torch.float64))
+        require_drawn(logs.tolist())

@@ -1,4 +1,4 @@
-"""Tools in LangChain, LlamaIndex and Haystack: every message satisfies the constraint and the rule for the tools."""
+"""Tools in LangChain and LlamaIndex: every message satisfies the constraint and the rule for the tools."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from haystack import Pipeline
-from haystack.components.agents import Agent
-from haystack.dataclasses import ChatMessage as HaystackMessage
-from haystack.tools import create_tool_from_function
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ImageBlock, TextBlock, ThinkingBlock, ToolCallBlock
@@ -22,7 +18,6 @@ from guardwrap import Budget, BudgetExhausted, Fallback, Regex, ToolCalls
 from guardwrap.constraints.verdicts import Undecided
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.integrations import guarded_call
-from guardwrap.integrations.haystack import GuardedChatGenerator
 from guardwrap.integrations.langchain import GuardedChatModel
 from guardwrap.integrations.llamaindex import GuardedLLM
 from guardwrap.models.parsed_message import answer_message, called_tools
@@ -45,14 +40,6 @@ def llamaindex_model(world: World, wrapper: Any = None, **options: Any) -> Guard
     return GuardedLLM(wrapper or guarded_chat(world), options={**world.settings, **options})
 
 
-def haystack_model(world: World, wrapper: Any = None, **options: Any) -> Any:
-    return GuardedChatGenerator(
-        wrapper or guarded_chat(world),
-        generation_kwargs={**world.settings, **options},
-        tools=[create_tool_from_function(f)],
-    )
-
-
 def of_langchain(message: Any) -> Reply:
     calls = [(call["name"], call["args"]) for call in message.tool_calls]
     return message.text, message.additional_kwargs.get("reasoning_content", ""), calls
@@ -65,11 +52,6 @@ def of_llamaindex(model: Any, response: Any) -> Reply:
     ]
     thoughts = [block.content or "" for block in response.message.blocks if isinstance(block, ThinkingBlock)]
     return response.message.content or "", "".join(thoughts), calls
-
-
-def of_haystack(message: Any) -> Reply:
-    calls = [(call.tool_name, call.arguments) for call in message.tool_calls]
-    return message.text or "", message.reasoning.reasoning_text if message.reasoning else "", calls
 
 
 def bound(world: World, choice: Any = None, parallel: bool | None = None) -> Any:
@@ -120,12 +102,7 @@ def chat_streamed(world: World, choice: Any = None, parallel: bool | None = None
     yield from (of_llamaindex(model, piece) for seed in range(TIMES) for piece in asyncio.run(ask(seed)))
 
 
-def generated(world: World, choice: Any = None, parallel: bool | None = None) -> Iterator[Reply]:
-    how = {"tool_choice": choice, "parallel_tool_calls": parallel, "num_return_sequences": TIMES}
-    yield from map(of_haystack, haystack_model(world, **how).run("x")["replies"])
-
-
-WAYS = [invoked, batched, streamed, streamed_later, chatted, chat_streamed, generated]
+WAYS = [invoked, batched, streamed, streamed_later, chatted, chat_streamed]
 HOW: dict[str, tuple[tuple[Any, ...], dict[str, int]]] = {
     "as the model likes": ((), {}),
     "at least one": (("required",), {"least": 1}),
@@ -136,7 +113,7 @@ HOW: dict[str, tuple[tuple[Any, ...], dict[str, int]]] = {
 }
 
 
-CASES = [(way, how) for way in WAYS for how in HOW if how.startswith("as") or way in (batched, chatted, generated)]
+CASES = [(way, how) for way in WAYS for how in HOW if how.startswith("as") or way in (batched, chatted)]
 
 
 @pytest.mark.slow
@@ -217,7 +194,7 @@ def test_a_model_whose_calls_cannot_be_parsed() -> None:
 
 
 def test_a_tool_without_a_type_gets_an_object() -> None:
-    """The arguments of a call are a dict in all three libraries."""
+    """The arguments of a call are a dict in both libraries."""
     rule = guarded_call.tool_rule([{"name": "f", "parameters": {"properties": {"a": {}}}}], None, None)
     assert rule is not None
     assert rule.fault_of_call('{"name": "f", "arguments": [1]}')
@@ -289,24 +266,6 @@ def test_messages_of_llamaindex_become_the_pipelines_chat(world: World, monkeypa
         )
 
 
-def test_messages_of_haystack_become_the_pipelines_chat(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from haystack.dataclasses import ImageContent, TextContent, ToolCall
-
-    wrapper = guarded_chat(world)
-    seen = seen_by(wrapper, monkeypatch)
-    call = ToolCall("f", {"a": 1}, "c1")
-    sent = HaystackMessage.from_assistant(tool_calls=[call], reasoning="hm")
-    for result in ("2", [TextContent("2")]):
-        chat = [HaystackMessage.from_user("x"), sent, HaystackMessage.from_tool(result, call)]
-        haystack_model(world, wrapper).run(chat)
-    assert seen == [[*HISTORY[:2], {**HISTORY[2], "name": "f"}]] * 2
-    image = HaystackMessage.from_user(
-        content_parts=["x", ImageContent("AAAA", mime_type="image/png", validation=False)]
-    )
-    with pytest.raises(UsageError, match="only messages of text"):
-        haystack_model(world).run([image])
-
-
 def test_llamaindex_predicts_and_calls(world: World) -> None:
     model = llamaindex_model(world)
     tools = [FunctionTool.from_defaults(f)]
@@ -328,50 +287,3 @@ def test_agents_run_until_they_answer(world: World) -> None:
         result = asyncio.run(ask(streaming))
         assert NO_BAD.accepts(result.response.content)
         assert not any(isinstance(block, ToolCallBlock) for block in result.response.blocks)
-    wrapper = guarded_chat(world)
-    generator = haystack_model(world, wrapper)
-    agent = Agent(chat_generator=generator, tools=[create_tool_from_function(f)], max_agent_steps=100)
-    runs = [agent.run(messages=[HaystackMessage.from_user("x")])["messages"] for _ in range(5)]
-    assert all(messages[-1].text and not messages[-1].tool_calls for messages in runs)
-    results = [each for messages in runs for message in messages for each in message.tool_call_results]
-    assert results
-    assert {each.result for each in results} == {"2"}
-
-
-def test_haystack_streams_accepted_replies(world: World) -> None:
-    generator = haystack_model(world, num_return_sequences=TIMES)
-    chunks: list[Any] = []
-
-    async def later(chunk: Any) -> None:
-        chunks.append(chunk)
-
-    for how in ("run", "run_async"):
-        chunks.clear()
-        if how == "run":
-            replies = generator.run("x", streaming_callback=chunks.append)["replies"]
-        else:
-            replies = asyncio.run(generator.run_async("x", streaming_callback=later))["replies"]
-        assert "".join(chunk.content for chunk in chunks) == "".join(reply.text or "" for reply in replies)
-        calls = [delta for chunk in chunks for delta in chunk.tool_calls or ()]
-        assert [(call.tool_name, call.arguments, call.id) for call in calls] == [
-            (call.tool_name, json.dumps(call.arguments), call.id) for reply in replies for call in reply.tool_calls
-        ]
-        thoughts = [chunk.reasoning.reasoning_text for chunk in chunks if chunk.reasoning]
-        assert thoughts == [reply.reasoning.reasoning_text for reply in replies if reply.reasoning]
-        assert sum(chunk.finish_reason is not None for chunk in chunks) == TIMES
-        assert calls
-        assert thoughts
-    agent = Agent(chat_generator=haystack_model(world), tools=[create_tool_from_function(f)], max_agent_steps=100)
-    chunks.clear()
-    agent.run(messages=[HaystackMessage.from_user("x")], streaming_callback=chunks.append)
-    assert chunks
-
-
-def test_the_tools_of_a_haystack_component_are_saved(tmp_path: Any) -> None:
-    chat_pipeline = Pipeline()
-    tools = [create_tool_from_function(f)]
-    chat_pipeline.add_component("llm", GuardedChatGenerator(str(tmp_path), NO_BAD, tools=tools))
-    data = chat_pipeline.to_dict()
-    assert data["components"]["llm"]["init_parameters"]["tools"]
-    allowed = ["guardwrap.integrations.haystack", "tests.integrations.fixtures_tools"]
-    assert Pipeline.from_dict(data, allowed_modules=allowed).to_dict() == data

@@ -4,18 +4,21 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 from packaging import version
 
-from guardwrap import Budget, GuardedGenerator, Masked, ToolCalls
+from guardwrap import Budget, GuardedGenerator, JSONSchema, Masked, Outcome, Regex, ToolCalls
+from guardwrap.constraints.json.json_monitor import JSONMonitor
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.models import call_syntax
-from guardwrap.models.call_syntax import CallWriting, hastened
+from guardwrap.models.call_syntax import CallWriting, hastened, with_json
 from guardwrap.models.parsed_message import message_parts
 from guardwrap.models.regions import MessageRegions
 from guardwrap.models.templates import FAMILIES
 from guardwrap.outcomes import Draw
+from guardwrap.testing import table_world
 from tests.integrations.fixtures_tools import f, tools_world
 from tests.models.test_templates import SYNTAX, tokenizer_of
 
@@ -177,3 +180,82 @@ def test_masks_follow_the_syntax() -> None:
 def test_negative_control_masks_that_follow_the_rule_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("guardwrap.calls.source.with_syntax", lambda constraint, *_, **__: constraint)
     assert attempts_for_twenty() > 25
+
+
+LETTERS = 'ab{}":,0123456789 \n#'
+HIDDEN = 1 + LETTERS.index("#")
+SMALL = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 12}, "b": {"type": "string", "maxLength": 3}},
+    "required": ["a", "b"],
+    "minProperties": 2,
+}
+
+
+def objects(count: int = 8, **settings: Any) -> Outcome:
+    """Draw objects from random tables, with a token that shows no text, and with many blanks and digits."""
+    world = table_world(3, letters=LETTERS, max_new_tokens=40, temperature=0.5)
+    world.tokenizer.add_special_tokens({"additional_special_tokens": ["#"]})
+    how: dict[str, Any] = {
+        "proposal": Masked(beyond_truncation=True),
+        "budget": Budget(max_attempts=count + 1),
+        "seed": 5,
+    }
+    guarded = GuardedGenerator(world.pipeline(), JSONSchema(SMALL), on_exhausted="none", **how)
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=count, **{**world.settings, "top_k": 3, **settings})
+    return outcome
+
+
+def test_json_needs_no_second_attempt_beyond_truncation() -> None:
+    outcome = objects()
+    assert all(map(JSONSchema(SMALL).accepts, outcome.texts))
+    assert outcome.report.usage.attempts == len(outcome.texts) == 8
+    assert not any(HIDDEN in draw.token_ids for draw in outcome.draws)
+
+
+@pytest.mark.parametrize("broken", ["white space", "digits", "tokens without text"])
+def test_negative_controls_of_what_never_ends(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if broken == "white space":
+        monkeypatch.setattr("guardwrap.calls.source.with_json", lambda constraint: constraint)
+    elif broken == "digits":
+        monkeypatch.setattr(JSONMonitor, "without_exponents", lambda monitor: monitor)
+    else:
+        monkeypatch.setattr("guardwrap.models.vocabulary.Vocabulary.hidden", np.array([], dtype=np.int64))
+    outcome = objects()
+    assert outcome.report.usage.attempts > 8 or any(HIDDEN in draw.token_ids for draw in outcome.draws)
+
+
+def test_a_narrower_mask_does_not_show_that_nothing_is_possible() -> None:
+    """The shortest text takes 15 tokens. With 14 no text is possible, but that is not what the mask has judged."""
+    outcome = objects(1, max_new_tokens=14)
+    assert not outcome.ok
+    assert outcome.report.ended != "impossible"
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        JSONSchema({"enum": ["a", 1, {}]}),
+        JSONSchema({}),
+        JSONSchema(SMALL, where="fenced"),
+        JSONSchema(SMALL, on="full"),
+        JSONSchema(SMALL) & Regex("\n"),
+    ],
+    ids=["scalars", "any JSON", "in a fence", "with the prompt", "with another rule"],
+)
+def test_what_may_need_more_than_compact_json_stays_as_it_is(constraint: Any) -> None:
+    assert with_json(constraint) is constraint
+
+
+def test_random_json_is_written_to_its_end() -> None:
+    chance, letters = random.Random(2), [*map(chr, range(32, 127)), *"\n\té"]
+    for _ in range(20):
+        rule = JSONSchema(random_object(chance))
+        (monitor,) = [with_json(rule).monitor_in(None)]  # type: ignore[arg-type]  # it does not look at the prompt
+        text = ""
+        while not (text and rule.accepts(text)):
+            assert len(text) < 3 * MOST, f"it does not end: {text!r}"
+            monitor = hastened(monitor, len(text), MOST)
+            some = chance.sample(letters, len(letters))
+            letter = next(letter for letter in some if monitor.read(letter).verdict is not Verdict.VIOLATED)
+            text, monitor = text + letter, monitor.read(letter)

@@ -70,6 +70,23 @@ def test_long_texts_are_decoded_by_their_last_tokens() -> None:
     assert max(decoded) == LONG
 
 
+def test_characters_of_several_tokens_are_decoded_by_the_last_ones() -> None:
+    tokenizer, _ = stable_of("embedded")
+    decoded: list[int] = []
+
+    def decode(ids: Sequence[int]) -> str:
+        decoded.append(len(ids))
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+    stable = StablePrefix(tokenizer, decode)
+    text = "今天天气很好我们一起去公园散步然后回家吃饭" * 10
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) > 2 * len(text)
+    decoded.clear()
+    assert read_along(stable, ids)[-1] == text
+    assert max(decoded) == LONG
+
+
 def test_negative_control_a_window_that_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that begins in a run of bytes does not read as the whole run does."""
     tokenizer, stable = stable_of("byte fallback")

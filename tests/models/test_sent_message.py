@@ -296,7 +296,7 @@ def test_everything_that_is_returned_is_judged(pieces, finished):
     message = sent_message(lines, finished=finished)
     if message.message is None:
         return
-    fields, parts = json.loads(message.message), dict(message.parts)
+    fields, parts = json.loads(message.message), dict(message.parts or ())
     assert fields.pop("role") == "assistant"
     for name, part in (("content", "answer"), ("reasoning_content", "reasoning")):
         value = fields.pop(name, "")

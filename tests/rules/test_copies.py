@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from guardwrap import Copy, Draw, NumbersFrom, Part, Verdict
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.verdicts import Context
-from guardwrap.errors import ConstraintError
 from guardwrap.testing import check_constraint
 
 U, V, S = Verdict.UNDECIDED, Verdict.VIOLATED, Verdict.SATISFIED
@@ -101,28 +100,6 @@ def test_negative_control_a_separator_that_has_begun() -> None:
         pytest.raises(AssertionError, match="unsound"),
     ):
         check_constraint(rule, ["a**a"])
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"text": " "}, "not blank, or None for the prompt"),
-        ({"text": "a", "at": "begin"}, "at='begin' is not one of"),
-        ({"text": "a", "times": 0}, "whole number of at least 1"),
-        ({"text": "a", "times": 2, "at": "end"}, "times requires at='whole'"),
-        ({"text": "a", "separator": ""}, "separator must be a text"),
-        ({"text": "a b", "separator": " ", "times": 2}, "the separator occurs"),
-        ({"text": "a", "span": [2, 1]}, "span must be two numbers"),
-        ({"text": "a", "span": [3, 4]}, "text has no characters in the span"),
-        ({"text": "a", "unit": "lines"}, "unit='lines' is not one of"),
-        ({"text": "a", "change": "first_word"}, "change requires"),
-        ({"text": "a", "change": "last_word", "unit": "words"}, "is not one of first_word, one_word"),
-        ({"text": "a", "ignore_case": 1}, "true or false"),
-    ],
-)
-def test_mistakes(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConstraintError, match=problem):
-        Copy(**options)
 
 
 def test_long_texts_take_little_time() -> None:

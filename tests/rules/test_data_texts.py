@@ -1,4 +1,4 @@
-"""JSON, JSON Lines, TOML and YAML."""
+"""JSON, JSON Lines, TOML, YAML, CSV, and tables in Markdown, compared with the parser of markdown-it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import tomllib
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from guardwrap import Parses
 from guardwrap.constraints import Verdict
 from guardwrap.constraints.checking import run_verdict
+from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.outcomes import Draw
 from guardwrap.rules import formats
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import assert_sound, json_values, judged, profile
 
+TABLE = "| a | b |\n|---|:-:|\n| 1 | 2 |\n"
 VALID = {
     "json": ["1", "{}", ' {"a": [1, null]} \n', '"é\\u00e9"', "[]"],
     "jsonl": ['{"a": 1}\n{"a": 2}', "1\n", " 1 \r\n[]", "null"],
     "toml": ["", "a = 1", "[a]\nb.c = [1, 2]\n[[d]]\n", 'a = """\n"""', "a = 1979-05-27T07:32:00Z", "a = {b = 1}"],
     "yaml": ["a: 1", "- a\n- b\n", "{a: [1, 2]}", "&a [*a]", "a: &b 1\nc: *b", "--- a\n", "a: !!str 1", "yes"],
+    "csv": ["a", "a,b\n1,2", "a,b\r\n1,2\r\n", '"a\nb",c\n1,"2"', '"a""b",c', ",\n,", 'a b"c,d', " "],
+    "markdown_table": [
+        *(TABLE, TABLE[:-1], "|a|\n|-|", "| a\\|b |\n|:--|\n", "   |a|b|\n|-|-|\n||  |", TABLE.replace("\n", "\r\n")),
+    ],
 }
 INVALID = {
     "json": ["", "{", "[1,]", "{'a': 1}", "01", "NaN", '{"a": 1, "a": 2}', "\ud800", '"\\ud800"', "1 2", "// a\n1"],
@@ -32,6 +39,11 @@ INVALID = {
         *("", "a: [1", "a: b: c", "a: *b", "\ta: 1", "a\n---\nb\n", "!!python/object:os.system {}", "2024-13-01"),
         *("!x 1", "!!bool maybe", "!!int a", "a: '", "\0", "\ud800"),
     ],
+    "csv": ["", "a,b\n1", "a\n\nb", "\n", 'a,"b"c', '"a', "a,b\n1,2\n\n", "a\n1,2\n", '"a"b\nc'],
+    "markdown_table": [
+        *("", "a", "| a |", "| a |\n", "|a|b|\n|-|\n", "|a|\n|-|\n|1|2|", "|a|\n|-|\n\n|1|", "|a|\n|b|", "a|b\n-|-\n"),
+        *("|\n|\n", "|a|\n|-|\ntext", "    |a|\n|-|", "|a\\|\n|-|", "|a|\n|-|\n\n"),
+    ],
 }
 PIECES = {
     "json": [*('{"a":', "}", "[", "]", ",", "1", "-", "e", '"', "\\", "u00", "true", "nul", " ", "\n"), "\0", "\ud800"],
@@ -40,6 +52,10 @@ PIECES = {
     "yaml": [
         *("a: 1\n", "- ", "? ", ": ", "[", "]", "{", "}", "&a ", "*a", "!!int ", "!", "'", '"', "|\n", " ", "\n", "%"),
         *("---\n", "#", "<<: ", "\t", "1:2"),
+    ],
+    "csv": ["a", ",", ",", '"', '"', '""', "\n", "\n", "\r", "\r\n", " ", "'", "\0", "é", "\u2028", "\ud800", "\x0b"],
+    "markdown_table": [
+        *("| a ", "|", "|\n", "\n", "|-", "|:-:", "|--|\n", "\\", "\\|", " ", "    ", "\t", "a", "\r", "`", "\u2028"),
     ],
 }
 LANGUAGES = list(VALID)
@@ -66,10 +82,10 @@ def test_verdicts_are_sound(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@profile(60)
+@profile(300)
 @given(data=st.data())
 def test_verdicts_are_sound_on_fragments(language, data):
-    assert_sound(Parses(language), data.draw(st.lists(st.sampled_from(PIECES[language]), max_size=10).map("".join)))
+    assert_sound(Parses(language), data.draw(st.lists(st.sampled_from(PIECES[language]), max_size=12).map("".join)))
 
 
 @profile(60)
@@ -82,8 +98,10 @@ def test_lines_of_json_are_accepted(values):
 
 @pytest.mark.parametrize(
     ("language", "prefix"),
-    [("json", "[1,]"), ("json", "{1"), ("jsonl", "1\n[1,]"), ("jsonl", "[\n"), ("jsonl", "1\n\n")],
-)
+    [("json", "[1,]"), ("json", "{1"), ("jsonl", "1\n[1,]"), ("jsonl", "[\n"), ("jsonl", "1\n\n"),
+     ("csv", "a,b\n1\n"), ("csv", "a\n\n"), ("csv", '"a"b\n'),
+     ("markdown_table", "a\n"), ("markdown_table", "|a|\n|b|\n"), ("markdown_table", "|a|\n|-|\n|1|2|\n")],
+)  # fmt: skip
 def test_prefixes_that_cannot_be_mended_are_violated(language, prefix):
     assert run_verdict(Parses(language), prefix) is Verdict.VIOLATED
     assert run_verdict(Parses(language), prefix[:-1]) is Verdict.UNDECIDED
@@ -141,6 +159,11 @@ HOSTILE = {
         *("[" * 29_000, "- " * 14_000, "{a: " * 7_000, "? " * 14_000, "%YAML 1.1\n" * 2_900, "a: 0x" + "f" * 29_000),
         *("!" * 29_000, "&a " * 9_000, "- a\n" * 7_000),
     ],
+    "csv": ['"' * 29_999, "," * 29_999, "a\n" * 14_000, '"' + "a\n" * 14_000],
+    "markdown_table": [
+        *("|" * 29_999, "|" + "\\|" * 14_000, "|" + "-" * 29_000, "|a|\n|" + ":-" * 14_000, "|a|\n|" + " " * 29_000),
+        *("|a|\n|-|\n" * 3_000, "|" + "\\" * 29_000),
+    ],
 }
 
 
@@ -156,3 +179,36 @@ def test_a_long_key_in_toml_is_rejected():
     assert not Parses("toml").accepts("a." * 64 + "a = 1")
     assert not Parses("toml").accepts('"\\"".' * 64 + "a = 1")
     assert Parses("toml").accepts(f"a = {'.' * 1_000!r}")
+
+
+def test_negative_control_an_open_quote_is_an_error(monkeypatch):
+    faults = formats._csv_faults
+    monkeypatch.setattr(formats, "_csv_faults", lambda text, complete=True: faults(text, complete=True))
+    with pytest.raises(AssertionError, match="unsound"):
+        check_constraint(Parses("csv"), ['"a\nb",c\n'])
+
+
+def test_negative_control_a_row_that_has_not_ended_is_judged(monkeypatch):
+    judge = formats.markdown_table_verdict
+    monkeypatch.setattr(Parses, "prefix_verdict", lambda self, prefix: judge(prefix + "\n"))
+    monkeypatch.setattr(Parses, "monitor", TextConstraint.monitor)
+    with pytest.raises(AssertionError, match="unsound"):
+        check_constraint(Parses("markdown_table"), [TABLE])
+
+
+ROWS = ["| a ", "| b", "|", "|\n", "|-", "|:-:", "|-|-|\n", "| a | b |\n", "|a|\n|-|\n", "\\|", "x", " "]
+
+
+@profile(300)
+@example("\\||a|\n|-|\n")
+@example("||\n|-\\||")
+@given(st.lists(st.sampled_from(ROWS), max_size=9).map("".join))
+def test_accepted_tables_are_one_table_for_markdown_it(text):
+    if not Parses("markdown_table").accepts(text):
+        return
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    assert [token.type for token in tokens if token.level == 0] == ["table_open", "table_close"]
+    rows = text.removesuffix("\n").split("\n")
+    assert sum(token.type == "tr_open" for token in tokens) == len(rows) - 1  # all except the row of dashes
+    cells = sum(token.type in ("th_open", "td_open") for token in tokens)
+    assert cells == len(formats._cells(rows[0]) or []) * (len(rows) - 1)

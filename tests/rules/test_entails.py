@@ -168,32 +168,6 @@ def test_yaml_and_digest(pipe: Any) -> None:
         dump(Entails("a", pipe))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"premise": ""},
-        {"premise": " \n"},
-        {"premise": None},
-        {"premise": ["a"]},
-        {"premise": "\ud800"},
-        {"model": ""},
-        {"model": 5},
-        {"label": ""},
-        {"threshold": 2},
-        {"threshold": float("nan")},
-        {"threshold": "0.5"},
-        {"side": "left"},
-        {"too_long": "cut"},
-        {"batch_size": 0},
-        {"on": "sentence"},
-    ],
-    ids=repr,
-)
-def test_bad_fields(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConstraintError):
-        Entails(**{"premise": "a", "model": "some/model", **fields})
-
-
 def test_an_unknown_label_is_named_with_the_nearest(pipe: Any) -> None:
     with pytest.raises(ConstraintError, match=r"did you mean 'entailment'.*it has contradiction, neutral, entailment"):
         Entails("a", pipe, label="entailed")

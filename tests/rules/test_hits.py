@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import PersonalData, Secrets, Verdict
+from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.verdicts import READ_ALWAYS
 from guardwrap.rules import hits, secrets
-from guardwrap.rules.hits import HitMonitor, HitRule, first_hit
+from guardwrap.rules.hits import HitRule, first_hit, hit_monitor
 from guardwrap.support.time_limits import TimeLimit, time_limit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
@@ -27,7 +29,7 @@ def test_the_first_hit_is_named():
 
 
 def test_a_run_that_may_go_on_is_no_hit_yet():
-    verdicts = [HitMonitor((NUMBER,)).read(text).verdict for text in ("14", "14 ", "14x", "15 ")]
+    verdicts = [hit_monitor((NUMBER,)).read(text).verdict for text in ("14", "14 ", "14x", "15 ")]
     assert verdicts == [Verdict.UNDECIDED, Verdict.VIOLATED, Verdict.VIOLATED, Verdict.UNDECIDED]
 
 
@@ -208,3 +210,37 @@ def test_a_long_text_before_changes_no_verdict(rule):
                 monitor = monitor.read(char)
             assert monitor.verdict is rule.verdict(text)
             assert (monitor.verdict is Verdict.VIOLATED) is not rule.accepts(text)
+
+
+LETTERS = HitRule(regex.compile(r"[A-Z\"\n]++"), lambda run: "AB" if "AB" in regex.sub(r"\W", "", run) else None)
+ESCAPED = st.sampled_from([*'\\"\nu&; xA', "u0041", "41", "\\u0042", "&#66;", "%255c", "%42", "B", "é"])
+
+
+@profile(300)
+@given(pieces=st.lists(ESCAPED, max_size=16))
+def test_what_is_decoded_piece_by_piece_is_what_the_whole_text_is_decoded_to(pieces):
+    monitor, text = hit_monitor((LETTERS,)), "".join(pieces) + ' "'
+    for piece in (*pieces, ' "'):
+        monitor = monitor.read(piece)
+    assert (monitor.verdict is Verdict.VIOLATED) == (first_hit([LETTERS], text) is not None)
+
+
+def test_what_is_decoded_twice_follows_what_was_decoded_once():
+    monitor = hit_monitor((LETTERS,)).read('&#65;"')
+    assert monitor.verdict is Verdict.UNDECIDED
+    assert monitor.read('%2542"x"').verdict is Verdict.VIOLATED
+
+
+def test_negative_control_what_is_decoded_once_is_not_decoded_again(monkeypatch):
+    text = '"\\\\u0041B "'
+    assert hit_monitor((LETTERS,)).read(text).verdict is Verdict.VIOLATED
+    monkeypatch.setattr(hits, "decodings", lambda text, anywhere: list(decodings(text, anywhere=anywhere))[:1])
+    assert hit_monitor((LETTERS,)).read(text).verdict is Verdict.UNDECIDED
+
+
+def test_a_long_run_that_does_not_end_is_read_as_what_is_read_again_is():
+    monitor = hit_monitor((NUMBER,)).read("3" * READ_ALWAYS)
+    assert not monitor.rereads
+    assert monitor.read("3").rereads
+    assert not monitor.read("3 ").rereads
+    assert monitor.read("34 ").verdict is Verdict.VIOLATED

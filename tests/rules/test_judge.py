@@ -15,7 +15,7 @@ from guardwrap import Budget, GuardedGenerator, Judge, Verdict
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.errors import CheckFailed, ConstraintError, EndpointError, ModelError
 from guardwrap.outcomes import Draw
-from guardwrap.rules.judge_answers import LocalAnswers, pieces_of
+from guardwrap.rules.judge import LocalAnswers, pieces_of
 from guardwrap.testing import goodness_of_fit, table_world
 from tests.fixtures_models import byte_tokenizer
 

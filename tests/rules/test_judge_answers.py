@@ -18,7 +18,7 @@ from guardwrap import Budget, Endpoint, GuardedGenerator, Judge, Keyword
 from guardwrap.constraints import dump, parse
 from guardwrap.errors import CheckFailed, ConstraintError, EndpointError, SpecError
 from guardwrap.outcomes import Draw
-from guardwrap.rules import judge_answers
+from guardwrap.rules import judge as judge_module
 from guardwrap.testing import goodness_of_fit, table_world
 
 FITS = 1e-3
@@ -79,7 +79,7 @@ def reply_of(shares: dict[str, float]) -> bytes:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(judge_answers, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(judge_module, "_FIRST_WAIT", 0.001)
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

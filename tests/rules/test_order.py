@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from guardwrap import Order, Verdict
 from guardwrap.constraints.sentences import words_of
-from guardwrap.errors import ConstraintError
 from guardwrap.rules import order
 from guardwrap.rules.order import Feature, Relation
 from guardwrap.testing import check_constraint
@@ -113,29 +112,6 @@ def test_negative_control_a_word_that_grows_is_not_compared() -> None:
 )
 def test_syllables(word: str, number: int) -> None:
     assert order.features([word], "syllables") == [number]
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"units": "word", "relation": "same"}, "did you mean 'words'"),
-        ({"units": "words", "relation": "rising"}, "relation='rising' is not one of"),
-        ({"units": "words", "relation": "same", "by": "length"}, "by='length' is not one of"),
-        ({"units": "words", "relation": "chained"}, "words cannot be chained"),
-        ({"units": "lines", "relation": "chained", "by": "words"}, "cannot be used with by='words'"),
-        ({"units": "lines", "relation": "next_letter", "by": "words"}, "cannot be used with by='words'"),
-        ({"units": "lines", "relation": "alternating"}, "alternating requires by="),
-        ({"units": "lines", "relation": "same", "by": "words", "step": 1}, "step requires"),
-        ({"units": "lines", "relation": "increasing", "step": 1}, "step requires"),
-        ({"units": "lines", "relation": "increasing", "by": "words", "step": 0}, "whole number of at least 1"),
-        ({"units": "lines", "relation": "increasing", "by": "words", "step": 1, "ties": True}, "ties cannot be used"),
-        ({"units": "lines", "relation": "same", "ties": True}, "ties requires an order"),
-        ({"units": "lines", "relation": "next_letter", "alphabet": "aa"}, "different letters"),
-    ],
-)
-def test_mistakes(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConstraintError, match=problem):
-        Order(**options)
 
 
 @pytest.mark.slow

@@ -41,19 +41,6 @@ def test_a_file_names_the_language():
         parse("guardwrap: 1\nconstraint: {kind: parses, language: perl}\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"language": "pythn"}, "did you mean 'python'"),
-        ({"language": None}, "is not one of"),
-        ({"language": "json", "dialect": "mysql"}, "only language='sql' has dialects"),
-    ],
-)
-def test_invalid_parameters(options, message):
-    with pytest.raises(ConstraintError, match=message):
-        Parses(**options)
-
-
 @pytest.mark.parametrize("language", ["sql", "html"])
 def test_a_missing_library_is_named_with_its_extra(language, monkeypatch):
     monkeypatch.setattr(parses, "find_spec", lambda name: None)

@@ -193,34 +193,6 @@ def test_yaml_and_digest(pipe: Any) -> None:
         dump(Similar("a", pipe, threshold=0.5))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"texts": ""},
-        {"texts": []},
-        {"texts": ["a", " "]},
-        {"texts": 5},
-        {"texts": ["a"] * 1001},
-        {"texts": "a" * 1_000_001},
-        {"model": ""},
-        {"model": None},
-        {"threshold": 1.1},
-        {"threshold": -1.1},
-        {"threshold": float("nan")},
-        {"threshold": "0.5"},
-        {"threshold": True},
-        {"side": "near"},
-        {"pooling": "max"},
-        {"too_long": "cut"},
-        {"on": "sentence"},
-    ],
-    ids=lambda fields: str(fields)[:40],
-)
-def test_bad_fields(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConstraintError):
-        Similar(**{"texts": "a", "model": "some/model", "threshold": 0.5, **fields})
-
-
 def test_a_pipeline_for_something_else_is_refused() -> None:
     with pytest.raises(ConstraintError, match="not one for text-classification"):
         Similar("a", classifier_pipeline(), threshold=0.5)

@@ -1,15 +1,13 @@
 """Parts of a text between separators."""
 
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guardwrap import Case, CheckFailed, Copy, Count, Finished, JSONSchema, Length, Part, Regex, Split, Verdict
+from guardwrap import Case, CheckFailed, Count, JSONSchema, Length, Regex, Split, Verdict
 from guardwrap.constraints import dump, parse
-from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.rules import layout
 from guardwrap.testing import check_constraint
 
@@ -81,28 +79,6 @@ def test_yaml_and_faults() -> None:
     assert rule == Split("***", max=3, each=Length(unit="sentences", max=2))
     assert parse(dump(rule)).constraint.digest == rule.digest
     assert RULES["number"].fault("a") == "has 1 part, not at least 2 and at most 2"
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"by": ""}, "by must be a separator"),
-        ({"by": "a"}, "min, max, each or different"),
-        ({"by": "a", "max": -1}, "whole number"),
-        ({"by": "a", "each": "b"}, "each must be a constraint"),
-        ({"by": "a", "each": Regex("b", on=Part(line=1))}, "within each"),
-        ({"by": "a", "each": ~Regex("b", on="full")}, "within each: name a view"),
-        ({"by": "a", "each": Finished()}, "judges more than a text"),
-        ({"by": "a", "each": Length(max=1, unit="tokens")}, "judges more than a text"),
-        ({"by": "a", "each": ~Copy()}, "judges more than a text"),
-        ({"by": "a", "max": 1, "different": 1}, "true or false"),
-    ],
-)
-def test_mistakes(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConstraintError, match=problem):
-        Split(**options)
-    with pytest.raises(Unsatisfiable, match="min=3 exceeds max=2"):
-        Split("a", min=3, max=2)
 
 
 def test_slow_rules_keep_to_the_limits_of_the_whole_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 from guardwrap import Parses
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
-from guardwrap.rules import sql
+from guardwrap.rules import parses
 from guardwrap.support.time_limits import TimeLimit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import judged
@@ -63,7 +63,7 @@ def test_the_log_does_not_quote_checked_texts(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("sqlglot"), "filters", [])
     assert not Parses("sql").accepts("VACUUM secret")
     assert "secret" in caplog.text  # negative control: without the filter it is quoted
-    sql._silence.cache_clear()
+    parses._silence.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ NESTED = {
 def steps_of(monkeypatch, text, dialect=None):
     """Return how many steps the parser takes for a text, and the fault."""
     steps: list[None] = []
-    monkeypatch.setattr(sql, "check_deadline", lambda: steps.append(None))
+    monkeypatch.setattr(parses, "check_deadline", lambda: steps.append(None))
     fault = Parses("sql", dialect=dialect).fault(text)
     return len(steps), fault
 
@@ -127,7 +127,7 @@ def steps_of(monkeypatch, text, dialect=None):
 def test_no_nesting_takes_more_than_its_steps(nested, dialect, monkeypatch):
     """18 types within each other took 8 s, and each further one twice as long."""
     begin, opening, middle, closing = NESTED[nested]
-    monkeypatch.setattr(sql, "_STEPS", 2_000)
+    monkeypatch.setattr(parses, "_STEPS", 2_000)
     for levels in (8, 24, 63, 400, 10_000):
         text = (begin + opening * levels + middle + closing * levels)[:29_000]
         steps, _ = steps_of(monkeypatch, text, dialect)
@@ -137,7 +137,7 @@ def test_no_nesting_takes_more_than_its_steps(nested, dialect, monkeypatch):
 def test_negative_control_steps_that_are_not_counted(monkeypatch):
     text = "SELECT " + "DECIMAL(" * 14 + "1" + ")" * 14
     assert steps_of(monkeypatch, text)[1] == "is nested too deeply"
-    monkeypatch.setattr(sql, "_STEPS", 10**9)
+    monkeypatch.setattr(parses, "_STEPS", 10**9)
     steps, fault = steps_of(monkeypatch, text)
     assert (steps > 100_000, fault) == (True, "")
 
@@ -167,7 +167,7 @@ def test_where_steps_cannot_be_counted_brackets_are(monkeypatch):
     def compiled(parser):
         raise TypeError("interpreted classes cannot inherit from compiled")
 
-    monkeypatch.setattr(sql, "_counting_class", compiled)
+    monkeypatch.setattr(parses, "_counting_class", compiled)
     deep = "SELECT " + "DECIMAL(" * 17 + "1" + ")" * 17
     assert Parses("sql").fault(deep) == "is nested too deeply"
     assert Parses("sql").accepts("SELECT " + "f(" * 15 + "1" + ")" * 15)

@@ -28,6 +28,7 @@ PACKAGES = {
     "smolagents": "smolagents",
     "LangChain": "langchain_openai",
     "LlamaIndex": "llama_index.llms.openai_like",
+    "Haystack": "haystack",
     "Instructor": "instructor",
     "DSPy": "dspy",
     "LiteLLM": "litellm",

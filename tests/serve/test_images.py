@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.errors import ModelError
 from guardwrap.models.loading import image_pipeline
-from guardwrap.serve import chat_messages
+from guardwrap.serve import parsed_request
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING
 from guardwrap.serve.routes import create_app
@@ -115,7 +115,7 @@ def test_a_model_for_text_is_shown_no_images() -> None:
 def test_a_small_file_with_a_huge_image_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     content = [{"type": "image_url", "image_url": {"url": PNG}}]
     assert chat_of([{"role": "user", "content": content}], images=True)[0]["content"][0]["image"].size == (8, 8)
-    monkeypatch.setattr(chat_messages, "_PIXELS", 63)
+    monkeypatch.setattr(parsed_request, "_PIXELS", 63)
     with pytest.raises(ErrorResponse, match="has 64 pixels"):
         chat_of([{"role": "user", "content": content}], images=True)
 

@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
-from guardwrap.constraints.files import kind_registry
+from guardwrap.constraints.files import constraint_data
+from guardwrap.constraints.files.constraint_data import client_kinds, kinds
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.constraints.files.file_fields import MESSAGE
-from guardwrap.constraints.files.kind_registry import client_kinds, kinds
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.incoming_requests import parsed
@@ -560,7 +560,7 @@ class Elsewhere(Regex):
 
 @pytest.mark.parametrize("kind", ["python", "plugged"])
 def test_kinds_that_run_code_or_are_of_other_packages_are_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kind_registry, "kinds", lambda: {**kinds(), "plugged": Elsewhere})
+    monkeypatch.setattr(constraint_data, "kinds", lambda: {**kinds(), "plugged": Elsewhere})
     assert client_kinds() == sorted(kinds().keys() - {"python"})
     error = refused(guardwrap={"constraint": {"kind": kind, "pattern": "a", "function": "os:system"}})
     assert error.status == 400

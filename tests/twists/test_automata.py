@@ -1,14 +1,18 @@
 """Automata say of whole texts what their constraints say."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guardwrap import Constraint, Count, Finished, Keyword, Length, Regex
+from guardwrap.constraints.verdicts import Progress, TextPattern
 from guardwrap.outcomes import Draw
 from guardwrap.twists import automata
-from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, product
+from guardwrap.twists.automata import Automaton, TooManyStates, build, product
 from guardwrap.twists.progress_of import automaton_of
 
 RULES = [
@@ -129,3 +133,39 @@ def test_what_can_be_reached_backwards() -> None:
     done = automaton_of(Keyword("ab", whole_words=False))
     assert done is not None
     assert [bool(done.safe()[done.read(text)]) for text in ("a", "ab", "abc")] == [False, True, True]
+
+
+class Elsewhere(Constraint):
+    """A kind of a plug-in, which says itself what a proposal follows."""
+
+    def __init__(self, followed: Any, on: str = "completion") -> None:
+        self.followed, self.on = followed, on
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        return [True] * len(draws)
+
+    def progress(self) -> Any:
+        return self.followed
+
+
+COUNTING = Progress(
+    0, ("any",), lambda char: "any", lambda state, kind: min(3, state + 1), lambda state, ended: state < 3
+)
+
+
+@pytest.mark.parametrize(
+    ("followed", "rejected"),
+    [
+        (Regex("a"), ["", "bb", "bbbb"]),
+        ([TextPattern("a"), TextPattern("b", absent=True)], ["", "ab", "bb", "bbbb"]),
+        (COUNTING, ["aaa", "bbbb"]),
+    ],
+)
+def test_a_kind_says_itself_what_is_followed(followed: Any, rejected: list[str]) -> None:
+    rule = automaton_of(Elsewhere(followed))
+    assert rule is not None
+    texts = ["", "a", "ab", "bb", "aaa", "bbbb"]
+    assert [text for text in texts if not rule.ended[rule.read(text)]] == rejected
+    assert automaton_of(Elsewhere(None)) is None
+    if not isinstance(followed, Constraint):  # negative control: a part of the text is not followed as the whole text
+        assert automaton_of(Elsewhere(followed, on="lines")) is None

@@ -21,12 +21,12 @@ from guardwrap.constraints.field_checks import shown
 from guardwrap.constraints.files.constraint_data import (
     a_file,
     catalogue_path,
+    kinds,
     read_constraint,
     read_constraint_document,
     read_contents,
 )
 from guardwrap.constraints.files.file_fields import adapter_spelt, proposal_spelt, repair_spelt
-from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest, quoted

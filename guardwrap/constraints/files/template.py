@@ -10,8 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
-from guardwrap.constraints.files.constraint_data import read_constraint
-from guardwrap.constraints.files.kind_registry import constraint_fields, kinds
+from guardwrap.constraints.files.constraint_data import constraint_fields, kinds, read_constraint
 from guardwrap.constraints.views import MESSAGE
 from guardwrap.errors import UsageError, is_number, nearest
 from guardwrap.outcomes import Draw
@@ -90,7 +89,6 @@ class ConstraintTemplate(Constraint):
         return next((text for key, text in texts if key in ("on", "message") and text in MESSAGE), None)
 
     def spec(self) -> dict[str, Any]:
-        """Return the fields and the constraint with its placeholders."""
         return {"kind": "template", "fields": list(self.names), "constraint": self.data}
 
     @property

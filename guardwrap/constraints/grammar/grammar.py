@@ -98,8 +98,6 @@ class Grammar(TextConstraint):
         return {key: value for key, value in self.__dict__.items() if key != "_recogniser"}
 
     def holds(self, text: str) -> bool:
-        """Parse one string."""
-
         def is_sentence(recogniser: Matcher) -> bool:
             matcher = recogniser.follow(recogniser.begin(), text)
             return matcher is not None and recogniser.ends(matcher)
@@ -113,7 +111,6 @@ class Grammar(TextConstraint):
             raise CheckFailed(self.title, reason) from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if no text of the language begins with the prefix."""
         try:
             return self._reading(prefix).verdict
         except Exhausted:
@@ -152,11 +149,9 @@ class _Reading(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """VIOLATED if no text of the language begins with the text read so far."""
         return Verdict.VIOLATED if self.matcher is None and not self.lost else Verdict.UNDECIDED
 
     def read(self, text: str, /) -> _Reading:
-        """Continue parsing with more text."""
         if self.matcher is None:
             return self
         longer = self.text + text
@@ -180,7 +175,6 @@ class _Reading(Monitor):
             return True
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return VIOLATED for each candidate that the parser does not accept next."""
         if self.matcher is None:
             return [self.verdict] * len(texts)
         try:

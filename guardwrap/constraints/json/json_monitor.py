@@ -80,6 +80,7 @@ class JSONMonitor(Monitor):
         self._plans = plans
         self._declared = declared
         self._compact = compact
+        self._exponents = True  # whether numbers may have exponents
         self._want = _Want.VALUE
         self._frame: Frame | None = None
         self._after_gap = False  # whether a compact text may have a space here
@@ -91,6 +92,12 @@ class JSONMonitor(Monitor):
         self._wants_text = False
         self._length = 0  # characters of the string so far
         self._rest = ""  # in a string: an incomplete escape; in a word: the characters that must follow
+
+    def without_exponents(self) -> Self:
+        """Return the monitor of numbers without exponents, so that digits beyond a limit are VIOLATED."""
+        copy = self._copy()
+        copy._exponents = False
+        return copy
 
     def read(self, text: str, /) -> Monitor:
         """Return the monitor after more text."""
@@ -325,7 +332,11 @@ class JSONMonitor(Monitor):
         if end == len(text):
             if not lexical.NUMBER_BEGUN.fullmatch(digits):
                 raise Dead(NOT_JSON)
-            self._violate(i for i, limits in self._plan.numbers if not limits.may_hold(digits))
+            self._violate(
+                i
+                for i, limits in self._plan.numbers
+                if not limits.may_hold(digits) or not (self._exponents or limits.may_reach(digits))
+            )
             return end
         if not lexical.NUMBER.fullmatch(digits):
             raise Dead(NOT_JSON)

@@ -238,7 +238,6 @@ class JSONSchema(TextConstraint):
 
     @property
     def in_memory(self) -> bool:
-        """Whether it has a type, which a constraint file cannot name."""
         return self.type is not None
 
     @property
@@ -278,14 +277,12 @@ class JSONSchema(TextConstraint):
         return lexical.load_json(text) if self.adapter is None else self.adapter.validate_json(text)
 
     def holds(self, text: str) -> bool:
-        """Parse and validate one string."""
         try:
             return self._fault(text) is None
         except RecursionError:
             raise CheckFailed(self.title, "got a text that is nested too deeply for its schema") from None
 
     def fault(self, text: str) -> str:
-        """Return where the text is not JSON, or which value in it is invalid, and why."""
         return str(self.fault_at(text))
 
     def fault_at(self, text: str) -> Fault:
@@ -353,7 +350,6 @@ class JSONSchema(TextConstraint):
         return by_type
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if it is certain that no valid JSON text begins with the prefix."""
         return Verdict.UNDECIDED if self.where == "fenced" else self._reading.read(prefix).verdict
 
     def monitor(self) -> Monitor:

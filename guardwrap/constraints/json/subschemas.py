@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.json.drafts import WHOLE
@@ -130,6 +131,20 @@ class NumberRange(NamedTuple):
         else:
             possible = self.most >= 0 and (self.below is None or self.below > 0)
         return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
+
+    def may_reach(self, digits: str) -> bool:
+        """Whether a number that begins with these characters, and has no exponent, may be within the limits."""
+        typed = digits.lstrip("-")
+        if not typed:
+            return True
+        least, most = (self.least, self.most) if digits[0] != "-" else (-self.most, -self.least)
+        number = Decimal(typed)
+        step = Decimal(1).scaleb(-len(typed.partition(".")[2]))  # the digits that follow add less than this
+        while number + step <= least:
+            if typed[0] == "0" or "." in typed or number > most:
+                return False
+            number, step = 10 * number, 10 * step  # one more digit before the decimal point
+        return number <= most
 
 
 def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:

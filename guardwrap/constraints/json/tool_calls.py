@@ -160,12 +160,10 @@ class ToolCalls(Constraint):
 
     @cached_property
     def title(self) -> str:
-        """Label in reports: its name, or the names of the tools."""
         names = ", ".join(tool["name"] for tool in self.tools)
         return self.name or f"ToolCalls({names if len(names) <= 45 else names[:42] + '...'})"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge the calls of each message."""
         return [not self.fault_of(draw) for draw in draws]
 
     def fault_of(self, draw: Draw) -> str:
@@ -201,7 +199,6 @@ class ToolCalls(Constraint):
         return f"{name}: {fault}" if fault else "is invalid"
 
     def place_in(self, draw: Draw, /) -> str | None:
-        """Return the first place in the calls that is invalid, such as ``$.get_weather.arguments.city``."""
         calls = dict(draw.parts or ()).get("tool_calls", ())
         if len(calls) < self.least:
             return NO_CALL
@@ -226,11 +223,9 @@ class ToolCalls(Constraint):
         return _place_in_tool(allowed, self.arguments[allowed].place_in(arguments))
 
     def spec(self) -> dict[str, Any]:
-        """Return the canonical form, with every tool as a mapping."""
         return {**super().spec(), "tools": [dict(tool) for tool in self.tools]}
 
     def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that reads the calls of a message."""
         if context.message is None:
             return Undecided()
         regions, before = context.message
@@ -345,7 +340,6 @@ class _CallMonitor(RegionMonitor):
         return Verdict.VIOLATED if failed else Verdict.UNDECIDED
 
     def noted(self, event: Event) -> _CallMonitor:
-        """Read more of a call, or judge a whole one."""
         most = self.rule.most
         if event.kind == "open":
             # A region whose text is not known to be one call may turn out to be an empty list of calls.

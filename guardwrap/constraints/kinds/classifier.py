@@ -111,7 +111,6 @@ class ScoringConstraint(Constraint):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the model is a pipeline object, not a name."""
         return not isinstance(self.model, str)
 
 
@@ -140,6 +139,23 @@ class LabelConstraint(ScoringConstraint):
         object.__setattr__(self, "on", read_view(self.on))
         if not isinstance(self.model, str):
             self.pipeline  # noqa: B018  # report an unknown label now, not at the first text
+
+    def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
+        """Return the label's probability for each text.
+
+        Parameters
+        ----------
+        texts
+            The texts.
+        prompts
+            The prompt of each text, for premises with ``{prompt}``; None for empty ones.
+
+        Raises
+        ------
+        CheckFailed
+            If an input is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
+        """
+        return self.scores_of(texts, prompts)
 
     @cached_property
     def pipeline(self) -> Any:
@@ -243,16 +259,6 @@ class Classifier(LabelConstraint):
 
     def __post_init__(self) -> None:
         self.require_fields()
-
-    def probabilities(self, texts: Sequence[str]) -> list[float]:
-        """Return the label's probability for each text.
-
-        Raises
-        ------
-        CheckFailed
-            If a text is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
-        """
-        return self.scores_of(texts)
 
 
 def most_tokens(pipe: Any) -> int:

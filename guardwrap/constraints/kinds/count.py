@@ -364,13 +364,11 @@ class Count(TextConstraint):
         return count / whole if whole else 0.0
 
     def holds(self, text: str) -> bool:
-        """Count in one string."""
         if self.each:
             return all(is_between(count, self.min, self.max) for count in self._frequencies(self._items(text)).values())
         return is_between(self.measure(text), self.min, self.max)
 
     def fault(self, text: str) -> str:
-        """Return what was counted, and the limits."""
         what = "matches" if self.of is None else f"{'different ' * self.unique}{self.of.replace('_', ' ')}"
         if self.each:
             wrong = (item for item, n in self._frequencies(self._items(text)).items() if not self._is_within(n))
@@ -381,7 +379,6 @@ class Count(TextConstraint):
         return f"has {number_in_words(self.measure(text))} {what}{share}, {limits}"
 
     def found_in(self, text: str) -> str:
-        """Return what was counted."""
         if self.each or self.share_of is not None:
             return ""
         what = f"matches: {listed(self._items(text))}" if self.of is None else self.of.replace("_", " ")

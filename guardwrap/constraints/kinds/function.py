@@ -109,7 +109,6 @@ class Python(Constraint):
         return None if self.prefix is None else resolve(self.prefix)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Call the function on the strings of each draw's view."""
         texts = [view(draw, self.on) for draw in draws]
         flat = [text for group in texts for text in group or ()]
         before: tuple[list[str], ...] = ()
@@ -127,7 +126,6 @@ class Python(Constraint):
         return [group is not None and all(each) for group, each in zip(texts, passed, strict=True)]
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Call the prefix function, if there is one."""
         if self.call_prefix is None:
             return Verdict.UNDECIDED
         with uncounted():
@@ -150,7 +148,6 @@ class Python(Constraint):
 
     @classmethod
     def open_to_clients(cls) -> bool:
-        """Return False: it runs code."""
         return False
 
     @property
@@ -160,7 +157,6 @@ class Python(Constraint):
 
     @property
     def in_memory(self) -> bool:
-        """Whether a function cannot be imported by its name."""
         return not all(function is None or importable(function) for function in (self.function, self.prefix))
 
     @cached_property
@@ -169,7 +165,6 @@ class Python(Constraint):
 
     @cached_property
     def title(self) -> str:
-        """Its name, or the function's name."""
         function = self.function
         if self.name:
             return self.name

@@ -26,7 +26,7 @@ from guardwrap.constraints.kinds.text_folding import (
     spaced,
     without_last_hangul,
 )
-from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.verdicts import READ_ALWAYS, Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import Unsatisfiable, is_count, quoted
 from guardwrap.support.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
@@ -231,7 +231,6 @@ class Keyword(TextConstraint):
                     yield plain
 
     def fault(self, text: str) -> str:
-        """Return the words that are banned or too frequent, or, if all are required, those that are missing."""
         if self.match == "all":
             wrong = [word for word in self.words if not replace(self, words=(word,)).holds(text)]
             lacks = self.max_count is None and self.least == 1
@@ -239,7 +238,6 @@ class Keyword(TextConstraint):
         return "" if self.match == "any" and self.max_count is None else self._has(text)
 
     def found_in(self, text: str) -> str:
-        """Return the words that occur."""
         return self._has(text) if self.match == "any" else ""
 
     def _has(self, text: str) -> str:
@@ -260,7 +258,6 @@ class Keyword(TextConstraint):
                     halves += [words[middle:], words[:middle]]
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge by the occurrences that are certain."""
         return KeywordMonitor(self).read(prefix).verdict
 
     def monitor(self) -> Monitor:
@@ -348,10 +345,15 @@ class KeywordMonitor(Monitor):
 
     constraint: Keyword
     folded: str = ""  # the folded form of the text, as far as no later text can change it
-    rest: str = ""  # the last character, and the marks after it
+    rest: str = ""  # the last character, and the marks after it; with stems, the last word
     # for each expression, the number of occurrences so far, and where to look for the next one
     progress: tuple[tuple[int, int], ...] = ()
     verdict: Verdict = Verdict.UNDECIDED  # the verdict on the text read so far
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a long word has not ended, which is folded again for each piece."""
+        return len(self.rest) > READ_ALWAYS
 
     def read(self, text: str, /) -> KeywordMonitor:
         """Fold the new text, and search where an occurrence may have become certain."""

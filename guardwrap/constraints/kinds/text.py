@@ -19,6 +19,7 @@ from guardwrap.constraints.field_checks import (
     limits_in_words,
     require,
     require_choice,
+    require_counts,
     shortened,
     shown,
     verdict_on_count,
@@ -26,9 +27,9 @@ from guardwrap.constraints.field_checks import (
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ
 from guardwrap.constraints.sentences import count_spaced_words, sentences
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.verdicts import TextPattern, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number
+from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 from guardwrap.support.formatting import counted
 from guardwrap.support.limits import count_items
@@ -135,8 +136,12 @@ class Regex(TextConstraint):
         """What is known about matches in a text that is still growing."""
         return regex_analysis.extent(self.pattern, self.engine_flags)
 
+    def progress(self) -> Sequence[TextPattern] | None:
+        whole = self.match == "fullmatch"
+        known = self.checksum is None
+        return [TextPattern(self.pattern, self.engine_flags, whole, version1=False)] if known else None
+
     def found_in(self, text: str) -> str:
-        """Return the first match of a search."""
         if self.match == "fullmatch":
             return ""
         first = next((match.group() for match in self._candidates(text)), "")
@@ -227,11 +232,8 @@ class Length(TextConstraint):
     kind: Literal["length"] = field(default="length", kw_only=True)
 
     def __post_init__(self) -> None:
-        for limit in (self.min, self.max):
-            require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
         require(self.min is not None or self.max is not None, "Length needs min, max or both")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise Unsatisfiable(f"Length min={self.min} exceeds max={self.max}")
+        require_counts(self)
         require_choice(self.unit, get_args(Unit), "unit")
         object.__setattr__(self, "on", read_view(self.on))
         require(self.unit != "tokens" or self.on == "completion", "unit='tokens' requires on='completion'")
@@ -249,21 +251,17 @@ class Length(TextConstraint):
         return is_between(count, self.min, self.max)
 
     def holds(self, text: str) -> bool:
-        """Measure one string."""
         return self.within(self.measure(text))
 
     def fault(self, text: str) -> str:
-        """Return how long the string is, and the limits."""
         if self.unit == "tokens":
             return ""
         return f"has {counted(self.measure(text), self.unit[:-1])}, not {limits_in_words(self.min, self.max)}"
 
     def found_in(self, text: str) -> str:
-        """Return how long the string is."""
         return "" if self.unit == "tokens" else f"has {counted(self.measure(text), self.unit[:-1])}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Measure the strings of the view, or count the tokens of the attempt."""
         if self.unit != "tokens":
             return super().check(draws)
         if any(draw.text and not draw.token_ids for draw in draws):
@@ -299,7 +297,6 @@ class Finished(Constraint):
     kind: Literal["finished"] = field(default="finished", kw_only=True)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Return whether each attempt ended by itself."""
         return [draw.finished for draw in draws]
 
 
@@ -309,6 +306,12 @@ _WRONG = {
     "title": regex.compile(r"(?<![\p{L}\p{M}\p{Nd}_]|[\p{L}\p{M}\p{Nd}_]['’])\p{Ll}"),
 }
 """Expressions of a letter in the wrong case, which look at nothing behind it."""
+_LETTER = r"[\p{L}\p{M}\p{Nd}_]"
+_WRONG_AHEAD = {
+    **{letters: wrong.pattern for letters, wrong in _WRONG.items()},
+    "title": rf"(?:(?<![\p{{L}}\p{{M}}\p{{Nd}}_'’])|(?<!{_LETTER})['’])\p{{Ll}}",
+}
+"""The same, looking around by one character at most."""
 _WORD = regex.compile(r"\S+")
 _CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
 
@@ -330,11 +333,6 @@ class Case(TextConstraint):
     name
         Label in reports.
 
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-
     Examples
     --------
     >>> Case("upper").accepts("TEA AT 5 O'CLOCK")
@@ -351,11 +349,12 @@ class Case(TextConstraint):
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
-        """Look for a letter of the wrong case in one string."""
         return within(_CASED.search, text) is not None and not self._is_wrong(text)
 
+    def progress(self) -> Sequence[TextPattern]:
+        return [TextPattern(_CASED.pattern), TextPattern(_WRONG_AHEAD[self.letters], absent=True)]
+
     def fault(self, text: str) -> str:
-        """Return the first word with a letter of the wrong case."""
         wrong = within(_WRONG[self.letters].search, text)
         if wrong is None:
             return "has no letter in upper or lower case"
@@ -366,7 +365,6 @@ class Case(TextConstraint):
         return within(_WRONG[self.letters].search, text) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED once a letter of the wrong case has been written."""
         return Verdict.VIOLATED if self._is_wrong(prefix) else Verdict.UNDECIDED
 
 
@@ -384,11 +382,6 @@ class OneOf(TextConstraint):
         The view of the text that is judged.
     name
         Label in reports.
-
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
 
     Examples
     --------
@@ -413,18 +406,18 @@ class OneOf(TextConstraint):
         count_items(sum(map(len, self.texts)), "texts have")
 
     def holds(self, text: str) -> bool:
-        """Compare one string."""
         return self._folded(text.strip()) in self._options
 
     def found_in(self, text: str) -> str:
-        """Return the text that it is."""
         return f"is {shortened(text)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Return VIOLATED if none of the texts begins like this."""
         begun = self._folded(prefix.lstrip())
         possible = begun.rstrip() in self._options or any(option.startswith(begun) for option in self._options)
         return Verdict.UNDECIDED if possible else Verdict.VIOLATED
+
+    def progress(self) -> Sequence[TextPattern]:
+        return [whole_text(self.texts, ignore_case=self.ignore_case)]
 
     @cached_property
     def _options(self) -> frozenset[str]:
@@ -432,3 +425,10 @@ class OneOf(TextConstraint):
 
     def _folded(self, text: str) -> str:
         return text.casefold() if self.ignore_case else text
+
+
+def whole_text(*choices: Sequence[str], ignore_case: bool) -> TextPattern:
+    """Return the expression of texts that begin with one of the first choices and end with one of the last."""
+    space = r"[\s\x1c-\x1f]*"  # as ``str.strip`` removes it
+    ends = r"[\s\S]*".join(f"(?:{'|'.join(map(regex.escape, texts))})" for texts in choices)
+    return TextPattern(f"{space}{ends}{space}", ("ignorecase",) if ignore_case else (), whole=True)

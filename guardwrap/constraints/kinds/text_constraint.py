@@ -183,29 +183,23 @@ class ComparedConstraint(TextConstraint):
         return getattr(self, self.compared) is None
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Compare each text with its own prompt, or with the documents."""
         return [super(ComparedConstraint, self._of(draw.prompt)).check([draw])[0] for draw in draws]
 
     def fault_of(self, draw: Draw) -> Fault:
-        """Return what is wrong with a draw, compared with its own prompt or with the documents."""
         return super(ComparedConstraint, self._of(draw.prompt)).fault_of(draw)
 
     def match_of(self, draw: Draw) -> str:
-        """Return what makes a draw hold, compared with its own prompt or with the documents."""
         return super(ComparedConstraint, self._of(draw.prompt)).match_of(draw)
 
     def monitor(self) -> Monitor:
-        """Return a monitor; without a prompt to compare with, one that knows nothing."""
         return Undecided() if self._takes_prompt else super().monitor()
 
     def monitor_in(self, context: Context, /) -> Monitor:
-        """Return a monitor that compares with the prompt, if it is known as text."""
         if self._takes_prompt and context.prompt is None:
             return Undecided()
         return super(ComparedConstraint, self._of(context.prompt or "")).monitor_in(context)
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Compare the prefix; UNDECIDED without a prompt to compare with."""
         return Verdict.UNDECIDED if self._takes_prompt else super().verdict(prefix)
 
     def _of(self, prompt: str) -> Self:

@@ -45,7 +45,7 @@ class EndpointBackend:
     mode = "endpoint"
 
     def __init__(self, endpoint: Endpoint, size: int) -> None:
-        self.can: Capabilities = Capabilities(repeats_seeds=endpoint.repeats_seeds, token_ids=False)
+        self.can: Capabilities = Capabilities(repeats_seeds=endpoint.repeats_seeds)
         self._endpoint = endpoint
         self._line = line_to(endpoint)
         self._size = size

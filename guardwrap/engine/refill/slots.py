@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -249,6 +249,67 @@ def computed_prompt(model: Any, ids: Ids) -> Prefix:
     return Prefix(len(ids), past.layers, logits=logits)
 
 
+PASS = 2048
+"""The most tokens in one pass over several prompts, which limits its memory."""
+
+PADDED = 1.25
+"""The most tokens in one pass over several prompts, padding included, for each token of theirs."""
+
+
+def computed_prompts(model: Any, prompts: Sequence[Ids]) -> dict[Ids, Prefix]:
+    """Compute distinct prompts, those of like lengths in one pass."""
+    computed: dict[Ids, Prefix] = {}
+    for group in _alike(prompts, padded=1.0 if _recurs(fresh_cache(model).layers) else PADDED):
+        computed |= _in_one_pass(model, group) if len(group) > 1 else {group[0]: computed_prompt(model, group[0])}
+    return computed
+
+
+def _alike(prompts: Sequence[Ids], padded: float) -> Iterator[list[Ids]]:
+    """Group prompts by length, so that padding adds no more than ``padded`` allows."""
+    group: list[Ids] = []
+    tokens = 0
+    for ids in sorted(prompts, key=len):
+        if group and len(ids) * (len(group) + 1) > min(PASS, padded * (tokens + len(ids))):
+            yield group
+            group, tokens = [], 0
+        group.append(ids)
+        tokens += len(ids)
+    if group:
+        yield group
+
+
+def _in_one_pass(model: Any, prompts: Sequence[Ids]) -> dict[Ids, Prefix]:
+    """Compute prompts in one pass, padded on the left, where each layer's newest states are those of its window."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
+    mask = (torch.arange(longest, device=model.device) >= longest - lengths[:, None]).long()
+    past = fresh_cache(model)
+    logits = run_model(model, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), past)
+    computed = {}
+    for row, prompt in enumerate(prompts):
+        layers = [_row_of(layer, row, len(prompt)) for layer in past.layers]
+        computed[prompt] = Prefix(len(prompt), layers, logits=logits[row : row + 1].clone())
+    return computed
+
+
+def _row_of(layer: Any, row: int, length: int) -> Any:
+    """Return a layer with a copy of one row's states, which the other rows' would outlive otherwise."""
+    alone = copy.copy(layer)
+    vars(alone).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
+    alone.reorder_cache(torch.tensor([row]))
+    if has_states(alone):
+        alone.keys, alone.values = alone.keys[:, :, -length:], alone.values[:, :, -length:]
+    if hasattr(alone, "cumulative_length"):
+        alone.cumulative_length = length
+    return alone
+
+
+def _recurs(layers: Sequence[Any]) -> bool:
+    """Return whether a layer has recurrent states, which padding and each next token change."""
+    return any(isinstance(layer, LinearAttentionLayer) for layer in layers)
+
+
 class Pages:
     """Numbers for the states of tokens, each for one prefix at a time.
 
@@ -341,11 +402,11 @@ class Slots:
     def shares(self) -> bool:
         """See Rows. False for recurrent states, which the next token overwrites, and before the first prompt."""
         some = next(iter(self._prompts.values()), None)
-        return some is not None and not any(isinstance(layer, LinearAttentionLayer) for layer in some.layers)
+        return some is not None and not _recurs(some.layers)
 
     def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
         """See ``Rows.add``."""
-        new = [self._prompt(ids) for ids in prompts]
+        new = self._computed(prompts)
         self._new += new
         return torch.cat([prompt.logits for prompt in new if prompt.logits is not None])
 
@@ -354,7 +415,7 @@ class Slots:
         kept = len(prefix)
         while kept > prompt and prefix[:kept] not in self._prefixes:
             kept -= 1
-        start = self._prompt(prefix[:prompt]) if kept == prompt else self._prefixes[prefix[:kept]]
+        start = self._computed([prefix[:prompt]])[0] if kept == prompt else self._prefixes[prefix[:kept]]
         if kept < len(prefix):
             start = self._extended(start, prefix)
         else:
@@ -419,17 +480,19 @@ class Slots:
     def _slot_layers(self) -> list[SlotLayer]:
         return [layer for layer in self._layers if isinstance(layer, SlotLayer)]
 
-    def _prompt(self, ids: Ids) -> Prefix:
-        prefix = self._prompts.take(ids)
-        if prefix is None:
-            prefix = computed_prompt(self._model, ids)
+    def _computed(self, prompts: Sequence[Ids]) -> list[Prefix]:
+        """Return prompts with their states, which are computed unless they are still kept."""
+        kept = {ids: prefix for ids in prompts if (prefix := self._prompts.take(ids)) is not None}
+        new = [ids for ids in dict.fromkeys(prompts) if ids not in kept]
+        for ids, prefix in computed_prompts(self._model, new).items():
+            kept[ids] = prefix
             if (gone := self._prompts.put(ids, prefix)) is not None:
                 self._prefixes.drop(gone)
             if self._past is None:
                 self._past = Cache(layers=[slot_layer(layer, self._columns) for layer in prefix.layers])
                 each = sum(layer.page_bytes for layer in self._slot_layers())
                 self._prefixes.capacity = min(max(LEAST, self._memory // max(each, 1)), MOST)
-        return prefix
+        return [kept[ids] for ids in prompts]
 
     def _extended(self, start: Prefix, ids: Ids) -> Prefix:
         """Compute the tokens of ``ids`` after the prefix ``start`` in one pass, and add their states to the tree."""

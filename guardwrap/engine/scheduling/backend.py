@@ -249,7 +249,6 @@ class Capabilities:
     """Features of a backend. Asking for one that it lacks raises an error that names it, or adds a note to reports."""
 
     repeats_seeds: bool = True  # whether the same seed gives the same texts, whatever else is in the batch
-    token_ids: bool = True  # whether attempts have token ids
     ends_early: bool = True  # whether a running attempt can be stopped, e.g. when its verdict is VIOLATED
 
 

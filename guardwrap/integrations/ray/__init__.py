@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guardwrap.integrations.ray.datasets import map_prompts, save
+    from guardwrap.integrations.ray.datasets import map_prompts
 
-__all__ = ["map_prompts", "save"]
+__all__ = ["map_prompts"]
 
 
 def __getattr__(name: str) -> Any:

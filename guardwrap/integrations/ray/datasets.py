@@ -10,13 +10,12 @@ from typing import Any
 
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.calls.prompts import Item, own_of
-from guardwrap.calls.records import DIGESTS, MADE, VERSIONS, difference, run_digests, to_bytes, versions
+from guardwrap.calls.records import DIGESTS, MADE, VERSIONS, run_digests, versions
 from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.engine.endpoint.server import Endpoint
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
 from guardwrap.integrations.ray.ray_job import Recipe, Worker, library
-from guardwrap.integrations.ray.result_folder import Folder, first_other
-from guardwrap.integrations.ray.rows import PromptRow, fields_of, id_in, key_of, randomness_place, row_digest
+from guardwrap.integrations.ray.rows import PromptRow, fields_of, id_in, key_of, randomness_place
 from guardwrap.outcomes import plain
 from guardwrap.samplers.protocol import Sampler
 from guardwrap.support.network import source_digest
@@ -86,20 +85,6 @@ def _require_usable(dataset: Any, ray: Any) -> None:
         )
 
 
-def _not_in(done: Path, settings: Any, dataset: Any) -> Any:
-    """Return the dataset without the rows that have a record in a folder."""
-    rows = _rows_in(done, settings)
-    for table in _tables(dataset) if rows else ():
-        for values in table:
-            key = key_of(values["id"])
-            if key in rows and rows[key] != row_digest(_filled(values)):
-                raise UsageError(
-                    f"done={str(done)!r} has the id {values['id']!r} with another prompt or other fields; give the "
-                    "same rows, or another folder"
-                )
-    return dataset.filter(lambda row: key_of(row["id"]) not in rows)
-
-
 def _settings(call: Mapping[str, Any], wrapper: Mapping[str, Any]) -> Any:
     """Return the settings to write to the records, as plain JSON types."""
     sampler, proposal, adapter = wrapper["sampler"], wrapper["proposal"], wrapper["adapter"]
@@ -120,7 +105,6 @@ def map_prompts(
     workers: int = 1,
     gpus: float = 0,
     chat: bool = False,
-    done: str | Path | None = None,
     sampler: Any = None,
     proposal: Any = None,
     adapter: Any = None,
@@ -151,9 +135,6 @@ def map_prompts(
         Maximum number of workers, each with one CPU, and GPUs per worker. Reading the rows takes one more CPU.
     chat
         Whether plain prompts become user messages.
-    done
-        A folder written by ``save``. Rows that have a record there are left out. Its records must come from the same
-        model, constraint, seed and options.
     options
         Options of each call: ``num_return_sequences`` and arguments of the pipeline, such as ``max_new_tokens``.
 
@@ -166,8 +147,7 @@ def map_prompts(
     Raises
     ------
     UsageError
-        If Ray is not installed or has only one CPU, an id occurs twice, an argument is invalid, or the records of
-        ``done`` were made with other arguments.
+        If Ray is not installed or has only one CPU, an id occurs twice, or an argument is invalid.
     """
     ray = library()
     require_whole("seed", seed, 0)
@@ -183,7 +163,6 @@ def map_prompts(
     name = None if isinstance(generator, Endpoint) else str(generator)
     digests = run_digests(name, proposal, adapter, file.constraint, source_digest)
     settings |= {VERSIONS: versions(), DIGESTS: digests}
-    dataset = dataset if done is None else _not_in(Path(done), settings, dataset)
     model = str(generator) if isinstance(generator, Path) else generator
     recipe = Recipe(model, file, wrapper, {**(options or {}), "seed": seed}, chat, settings)
     return dataset.map_batches(
@@ -196,40 +175,6 @@ def map_prompts(
         num_cpus=1,
         num_gpus=gpus,
     )
-
-
-def save(dataset: Any, folder: str | Path) -> None:
-    """Write the result of ``map_prompts`` to a folder, block by block. Records that are already there are kept.
-
-    Parameters
-    ----------
-    dataset
-        The dataset that ``map_prompts`` returned.
-    folder
-        Folder for ``results.jsonl`` and, if some rows did not get all their texts, ``failed.jsonl``. Both are sorted by
-        id.
-
-    Raises
-    ------
-    UsageError
-        If the folder cannot be written to, or another job is writing to it.
-    """
-    with Folder.opened(Path(folder), resume=True, overwrite=False) as out:
-        for table in _tables(dataset):
-            out.add([to_bytes(_record(values)) for values in table])
-        names = {key: done.name for key, done in out.done.items()}
-        in_order = sorted(names, key=lambda key: (isinstance(names[key], str), names[key]))
-        out.merge({key: place for place, key in enumerate(in_order)})
-
-
-def _record(values: Mapping[str, Any]) -> dict[str, Any]:
-    record = _filled(values)
-    return record | ({"report": json.loads(record["report"])} if "report" in record else {})
-
-
-def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row that are not null."""
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _require_ids(dataset: Any) -> None:
@@ -250,20 +195,3 @@ def _tables(dataset: Any) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of each block, as soon as it is there."""
     for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         yield table.to_pylist()
-
-
-def _rows_in(folder: Path, settings: Mapping[str, Any]) -> dict[int, int]:
-    """Return the digests of the rows that have a record, by key. Raise UsageError if they have other settings."""
-    if not folder.exists():
-        return {}
-    saved = Folder(folder)
-    saved.read()
-    for record in saved.records():
-        if "report" in record:  # a failed row may have no report
-            before = record["report"]["settings"]
-            name = first_other(*({**each, VERSIONS: None, DIGESTS: None} for each in (before, settings)))
-            other = f"was made with another {name}" if name is not None else difference(before, settings)
-            if other is not None:
-                raise UsageError(f"done={str(folder)!r} {other}; give the same, or another folder")
-            break
-    return {key: done.row for key, done in saved.done.items()}

@@ -31,7 +31,7 @@ from guardwrap.calls.records import (
 )
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
-from guardwrap.integrations.ray.result_folder import Folder, first_other
+from guardwrap.integrations.ray.result_folder import Folder
 from guardwrap.integrations.ray.rows import PromptRow, block_size, key_of, numbered, row_digest
 from guardwrap.outcomes import Outcome
 
@@ -175,7 +175,8 @@ def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool =
     settings = before.get("settings")
     if other := difference(settings if isinstance(settings, dict) else {}, run["settings"]):
         raise UsageError(f"{str(folder.path)!r} {other}; resume with the same settings, or give another -o")
-    if (name := first_other(before, now)) is not None:
+    name = next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
+    if name is not None:
         raise UsageError(f"{str(folder.path)!r} was made with another {name}; resume with the same")
 
 

@@ -30,12 +30,6 @@ class Done:
     texts: int  # number of its texts
     again: int  # how often it was retried
     row: int  # hash of the row's input fields; see ``row_digest``
-    name: int | str  # the id of the row
-
-
-def first_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the first name, in alphabetical order, whose values differ in two mappings, or None."""
-    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
 
 
 class Folder:
@@ -123,7 +117,7 @@ class Folder:
             name, ok = data["id"], data["ok"]
             again = data.get("report", {}).get("settings", {}).get(AGAIN, 0)
             texts = len(data.get("texts") or ())
-            done = Done(len(self._files) - 1, offset, len(line), ok, texts, again, row_digest(data), name)
+            done = Done(len(self._files) - 1, offset, len(line), ok, texts, again, row_digest(data))
             key = key_of(name)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{where}: was not written by guardwrap; give another -o") from None

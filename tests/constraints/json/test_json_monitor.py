@@ -183,6 +183,22 @@ def no_float(limits: NumberRange, value: float) -> bool:
     return isinstance(value, int) and limits.least <= value <= limits.most
 
 
+LIMITS = [(150, 190), (0, 9), (-5, 5), (-190, -150), (None, 12), (12, None), (-3, None), (None, -3), (1000, 1000)]
+
+
+@pytest.mark.parametrize(("least", "most"), LIMITS)
+def test_without_exponents_digits_end_where_no_number_is_within_the_limits(least, most):
+    limits = {name: limit for name, limit in (("minimum", least), ("maximum", most)) if limit is not None}
+    reading = JSONSchema({"type": "integer", **limits}).monitor()
+    assert isinstance(reading, json_monitor.JSONMonitor)
+    plain = reading.without_exponents()
+    numbers = [str(n) for n in range(-3000, 3000) if (least is None or n >= least) and (most is None or n <= most)]
+    beginnings = {number[:end] for number in numbers for end in range(1, len(number) + 1)}
+    for number in range(-300, 300):
+        text = str(number)
+        assert (plain.read(text).verdict is not V) == (text in beginnings), text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "place", "name", "wrong"),

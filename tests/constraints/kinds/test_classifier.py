@@ -141,33 +141,6 @@ def test_unknown_label(pipe):
         Classifier(pipe, "POSITIVE", 0.5)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"model": ""},
-        {"model": None},
-        {"model": 5},
-        {"label": ""},
-        {"label": 1},
-        {"threshold": 1.1},
-        {"threshold": -0.1},
-        {"threshold": float("nan")},
-        {"threshold": "0.5"},
-        {"threshold": True},
-        {"threshold": 10**400},
-        {"side": "over"},
-        {"too_long": "cut"},
-        {"batch_size": 0},
-        {"batch_size": 1.5},
-        {"on": "sentence"},
-    ],
-    ids=repr,
-)
-def test_bad_fields(fields):
-    with pytest.raises(ConstraintError):
-        Classifier(**{"model": "some/model", "label": "positive", "threshold": 0.5, **fields})
-
-
 def test_digest(pipe):
     made = Classifier(pipe, "positive", 0.5)
     assert made == Classifier(classifier_pipeline(), "positive", 0.5)

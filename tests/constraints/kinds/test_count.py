@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from guardwrap import Count, Verdict
 from guardwrap.constraints.kinds.count import _RULES, Item
-from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.testing import check_constraint
 
 EXAMPLES: dict[str, dict[str, int]] = {
@@ -206,37 +205,6 @@ def test_shares_and_their_limits() -> None:
     assert Count("words", unique=True, min=3).fault("a A b") == "has 2 different words, not at least 3"
     assert Count(pattern="x", max=1).fault("xx") == "has 2 matches, not at most 1: 'x'"
     assert Count("letters", max=1234).fault("a" * 12_345) == "has 12345 letters, not at most 1234"
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({}, "either of= or pattern="),
-        ({"of": "words", "pattern": "a", "max": 1}, "either of= or pattern="),
-        ({"of": "words"}, "min, max or both"),
-        ({"of": "wrds", "max": 1}, "did you mean 'words'"),
-        ({"of": "words", "share_of": "leters", "max": 1}, "did you mean 'letters'"),
-        ({"of": "words", "max": 1.5}, "whole number"),
-        ({"of": "words", "max": -1}, "whole number"),
-        ({"of": "words", "max": True}, "whole number"),
-        ({"of": "words", "share_of": "letters", "max": -0.5}, "a share"),
-        ({"of": "words", "share_of": "letters", "max": float("nan")}, "a share"),
-        ({"of": "words", "ignore_case": True, "max": 1}, "pattern= only"),
-        ({"of": "words", "max": 1, "each": True, "unique": True}, "each cannot be used"),
-        ({"of": "words", "max": 1, "shortest": 0}, "shortest=0"),
-        ({"of": "letters", "max": 1, "shortest": 2}, "several characters only"),
-        ({"of": "words", "max": 1, "language": "de"}, "language applies to"),
-        ({"of": "pronouns", "max": 1, "language": "xx"}, "language='xx' is not one of"),
-        ({"of": "stop_words", "max": 1, "language": "pl"}, "language='pl' is not one of"),
-        ({"pattern": "(", "max": 1}, "invalid regular expression"),
-        ({"pattern": "a*", "max": 1}, "the empty text"),
-    ],
-)
-def test_mistakes(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConstraintError, match=problem):
-        Count(**options)
-    with pytest.raises(Unsatisfiable, match="min=3 exceeds max=2"):
-        Count("words", min=3, max=2)
 
 
 @pytest.mark.slow

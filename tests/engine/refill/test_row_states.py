@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import math
 import random
 from itertools import count
@@ -208,11 +209,33 @@ def numbers_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Slots, "forward", lossy)
 
 
+def passes_over_prompts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of rows of each pass of ``Slots``."""
+    passes: list[int] = []
+    run: Any = forward_passes.run_model
+
+    def counted(model: Any, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        passes.append(len(ids))
+        return run(model, ids, *rest)
+
+    monkeypatch.setattr(slots, "run_model", counted)
+    return passes
+
+
+def anothers_states(patch: pytest.MonkeyPatch) -> None:
+    """Of prompts that are computed together, each has the states of the first."""
+    row_of = slots._row_of
+    patch.setattr(slots, "_row_of", lambda layer, row, length: row_of(layer, 0, length))
+
+
 MISTAKES: dict[str, Any] = {
     "states in the wrong columns": rolled_states,
     "a column too many is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, -1, 1), at)),
     "a column too few is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, 0, 0), at)),
     "positions off by one": lambda patch: moved(patch, lambda mask, at: (mask, at + (at.shape[1] == 1))),
+    "padding of a prompt is seen": lambda patch: moved(patch, lambda mask, at: (torch.ones_like(mask), at)),
+    "padding has positions": lambda patch: moved(patch, lambda mask, at: (mask, at + (mask == 0).sum(-1)[:, None])),
+    "states of another prompt": anothers_states,
     "rows that move stay behind": lambda patch: patch.setattr(SlotLayer, "move", lambda *_: None),
     "a larger rectangle is shifted": shifted_layout,
     "a prefix of another row": mixed_columns,
@@ -324,6 +347,45 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
                 keep = [row for row in range(alive) if row != step % alive]
                 plain.keep(slots.keep(keep))
                 alive -= 1
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "jamba"])
+def test_prompts_of_like_lengths_are_computed_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With recurrent states, which padding changes, only those of one length."""
+    model = tiny(name, REFILL[name])
+    prompts = [tuple(range(1, 1 + length)) for length in (7, 8, 9, 25)] + [(5,) * 8]
+    alone = {ids: slots.computed_prompt(model, ids) for ids in prompts}
+    passes = passes_over_prompts(monkeypatch)
+    with torch.no_grad():
+        together = slots.computed_prompts(model, list(dict.fromkeys(prompts)))
+    assert sorted(passes) == ([1, 1, 1, 2] if name == "jamba" else [1, 4])
+    for ids, prefix in together.items():
+        torch.testing.assert_close(prefix.logits, alone[ids].logits, atol=1e-4, rtol=1e-3)
+        for layer, states in prefix.states.items():
+            torch.testing.assert_close(states, alone[ids].states[layer], atol=1e-4, rtol=1e-3)
+            kept, needed = (prompt.states[layer][0].untyped_storage() for prompt in (prefix, alone[ids]))
+            assert kept.nbytes() < 2 * needed.nbytes(), "states of other prompts are kept"
+        lengths = [getattr(layer, "cumulative_length", None) for layer in prefix.layers]
+        assert lengths == [getattr(layer, "cumulative_length", None) for layer in alone[ids].layers]
+
+
+def test_a_pass_over_prompts_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PASS", 24)
+    groups = list(slots._alike([(token,) * 8 for token in range(7)], padded=1.25))
+    assert [len(group) for group in groups] == [3, 3, 1]
+
+
+def test_many_prompts_take_few_passes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as of ``generate``, for 32 prompts with a rule each: one for prompts of a length, and one a token."""
+    passes = passes_over_prompts(monkeypatch)
+    prompts = ["".join(pair) for pair in itertools.product("abcdefgh", "abcd")]
+    guarded = GuardedGenerator(world.pipeline(), Length(min=0), seed=0)
+    each = [Length(max=100 + number) for number in range(32)]
+    options: dict[str, Any] = {"min_new_tokens": 9, "max_new_tokens": 9, "do_sample": True}
+    guarded.run(prompts[:1], **options)  # tests the model
+    passes.clear()
+    assert all(outcome.ok for outcome in guarded.run(prompts, constraint_each=each, **options))
+    assert len(passes) == 9
 
 
 def joining_run(model: Any) -> tuple[float, int, int]:

@@ -10,7 +10,7 @@ from guardwrap.errors import UsageError
 from guardwrap.integrations.ray.ray_job import connected, library
 from tests.cli.fixtures_commands import assert_one_line, run
 
-HERE = Path(__file__).parents[2]
+HERE = Path(__file__).parents[3]
 
 
 def test_neither_ray_nor_torch_comes_with_the_module() -> None:

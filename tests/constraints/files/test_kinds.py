@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap.constraints import Python, Regex
-from guardwrap.constraints.files.kind_registry import client_kinds, constraint_fields, kinds
+from guardwrap.constraints.files.constraint_data import client_kinds, constraint_fields, kinds
 
 ROOT = Path(__file__).parents[3]
 
