@@ -71,42 +71,6 @@ _WHERE = {
     "Outcome": "outcomes",
     "Report": "outcomes",
     "Usage": "outcomes",
-    "Arithmetic": "constraints",
-    "Case": "constraints",
-    "Classifier": "constraints",
-    "Code": "constraints",
-    "Constraint": "constraints",
-    "Copy": "constraints",
-    "Count": "constraints",
-    "Depth": "constraints",
-    "Edges": "constraints",
-    "Entails": "constraints",
-    "Finished": "constraints",
-    "Grammar": "constraints",
-    "JSONSchema": "constraints",
-    "Judge": "constraints",
-    "Keyword": "constraints",
-    "Language": "constraints",
-    "Length": "constraints",
-    "NoCopy": "constraints",
-    "NumbersFrom": "constraints",
-    "OneOf": "constraints",
-    "OnlyFrom": "constraints",
-    "Order": "constraints",
-    "Parses": "constraints",
-    "Part": "constraints",
-    "PersonalData": "constraints",
-    "Quotes": "constraints",
-    "Readability": "constraints",
-    "Regex": "constraints",
-    "Secrets": "constraints",
-    "Similar": "constraints",
-    "Split": "constraints",
-    "ToolCalls": "constraints",
-    "Values": "constraints",
-    "Verdict": "constraints",
-    "catalogue": "constraints",
-    "constraint": "constraints",
     "Endpoint": "engine.endpoint.server",
     "Fallback": "calls.missing_texts",
     "Repair": "calls.missing_texts",
@@ -122,6 +86,7 @@ _WHERE = {
     "imh": "samplers",
     "qrs": "samplers",
 }
+"""Where public names are. All others are in ``constraints``."""
 
 __all__ = [
     "Adapter",
@@ -188,8 +153,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Import on first use, so that `import guardwrap` does not import torch.
-    if name in _WHERE:
-        return getattr(import_module(f"guardwrap.{_WHERE[name]}"), name)
+    if name in __all__:
+        return getattr(import_module(f"guardwrap.{_WHERE.get(name, 'constraints')}"), name)
     raise AttributeError(f"module 'guardwrap' has no attribute {name!r}")
 
 

@@ -57,11 +57,6 @@ __all__ = [
     "UnknownName",
     "Unsatisfiable",
     "UsageError",
-    "first_line",
-    "nearest",
-    "own_error",
-    "require_arguments",
-    "strict_arguments",
 ]
 
 
@@ -288,17 +283,7 @@ def _checked(function: Any, name: str) -> Any:
 def require_arguments(
     function: Any, name: str, given: Sequence[object], options: Iterable[str], error: type[GuardwrapError]
 ) -> None:
-    """Raise an error unless a function accepts these positional arguments and keywords.
-
-    Parameters
-    ----------
-    function, name
-        The function, and its name for messages. For a method, ``given`` includes ``self``.
-    given, options
-        Positional arguments, and names of keyword arguments.
-    error
-        Class of the error.
-    """
+    """Raise an error unless a function accepts these positional arguments (with ``self`` for a method) and keywords."""
     known = inspect.signature(function).parameters
     kinds = {each.kind for each in known.values()}
     names = [name for name in known if name != "self"]
@@ -333,15 +318,7 @@ def is_number(value: object) -> bool:
 
 
 def require_whole(name: str, value: int, least: int) -> int:
-    """Return a whole number that is large enough, or raise UsageError.
-
-    Parameters
-    ----------
-    name
-        What the number is called in the message.
-    value, least
-        The number, and the smallest one that is allowed.
-    """
+    """Return a whole number that is at least ``least``, or raise UsageError, which calls it ``name``."""
     if not is_count(value) or value < least:
         raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
     return value

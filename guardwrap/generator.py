@@ -14,13 +14,12 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.budget import Budget
 from guardwrap.calls.choice import is_unchosen, with_choice, without_choice
-from guardwrap.calls.endpoint_session import EndpointSession
 from guardwrap.calls.job import Job
-from guardwrap.calls.local_session import LocalSession
 from guardwrap.calls.missing_texts import Missing, plain_draw
 from guardwrap.calls.pilot import studied
 from guardwrap.calls.pipeline_api import as_pipeline, streaming
 from guardwrap.calls.plan import Plan
+from guardwrap.calls.sessions import EndpointSession, LocalSession
 from guardwrap.calls.telemetry import CallSpan, call_span
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, explain_draw

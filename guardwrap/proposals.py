@@ -300,18 +300,10 @@ def _elsewhere(given: Any) -> bool:
 
 
 def merge_proposals(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Merge the proposal and adapter of two places, such as a call and a constraint file.
+    """Merge the proposal and adapter of two places, such as a call and a constraint file; UsageError if one sets both.
 
-    Parameters
-    ----------
-    near, far
-        Pairs of a proposal and an adapter. None means not set, and False means none. ``near`` has priority: its adapter
-        replaces the other's prompt, and its prompt the other's adapter.
-
-    Raises
-    ------
-    UsageError
-        If one place sets both.
+    None means not set, and False means none. ``near`` has priority: its adapter replaces the other's prompt, and its
+    prompt the other's adapter.
     """
     proposal, adapter = near
     if proposal is None:

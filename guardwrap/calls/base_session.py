@@ -105,7 +105,7 @@ class BaseSession(ABC):
         """Resolve ``proposal=``; None and False are the model itself."""
 
     @abstractmethod
-    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Any:
+    def adapter_of(self, given: Any, allow_mismatch: bool = False) -> Any:
         """Resolve ``adapter=``."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class BaseSession(ABC):
         """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
         if self.proposal is not None and not self.proposal.only_masks:
             raise UsageError("the wrapper has a proposal, so it cannot use an adapter; make another wrapper for it")
-        adapter = self._adapter_of(given, allow_mismatch)
+        adapter = self.adapter_of(given, allow_mismatch)
         if not isinstance(adapter, str):  # the name of a server's adapter, which has no card here
             adapter.require_constraint(self.spec.constraint)
         self.adapter = adapter
@@ -213,7 +213,7 @@ class BaseSession(ABC):
             raise UsageError(
                 "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
             )
-        return replace(proposal or Proposal(), adapter=self._adapter_of(adapter))
+        return replace(proposal or Proposal(), adapter=self.adapter_of(adapter))
 
     def _missing(self, own: Mapping[str, Any]) -> tuple[OnExhausted, Repair | None]:
         """Return what a call does about missing texts in the end, and its repair turns, if any."""

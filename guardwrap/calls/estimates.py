@@ -22,7 +22,7 @@ from guardwrap.metrics import (
     qrs_acceptance,
     tvd_gold_guarded,
 )
-from guardwrap.metrics.intervals import sum_of
+from guardwrap.metrics.intervals import inverse, sum_of
 from guardwrap.metrics.weights import too_heavy
 from guardwrap.outcomes import FEW, Estimate, Origin, Outcome, bounded, plain
 from guardwrap.samplers import Attempt
@@ -227,15 +227,10 @@ class PromptPilot:
     def before(self) -> Estimate:
         """Estimate how many attempts QRS draws before its first text."""
         first = self.mean_length if self.is_qrs else 0.0
-        return _over(first, self._passing_share()) if first else Estimate(0.0, 0.0, 0.0)
+        return inverse(self._passing_share(), first) if first else Estimate(0.0, 0.0, 0.0)
 
     def _passing_share(self) -> Estimate:
         return acceptance_rate(self.passing, len(self.attempts), stopped_on_acceptance=False)
-
-
-def _over(count: float, share: Estimate) -> Estimate:
-    """Return how many attempts give ``count`` texts, from the share that do."""
-    return Estimate(*(count / end if end > 0 else math.inf for end in (share.value, share.high, share.low)))
 
 
 def alternative_of(pilots: Sequence[PromptPilot], texts: int, learning: Spent) -> Alternative:
@@ -243,7 +238,7 @@ def alternative_of(pilots: Sequence[PromptPilot], texts: int, learning: Spent) -
     before = [pilot.before() for pilot in pilots]
     attempts, tokens = [], []
     for pilot, first in zip(pilots, before, strict=True):
-        attempts.append(Estimate(*map(sum, zip(first, _over(texts, pilot.share()), strict=True))))
+        attempts.append(Estimate(*map(sum, zip(first, inverse(pilot.share(), texts), strict=True))))
         length = pilot.outcome.report.usage.computed_tokens / max(len(pilot.attempts), 1)
         tokens.append(Estimate(*(length * end for end in attempts[-1])))
     accepted = sum(p.texts if p.rate is None else len(p.attempts) * p.rate.value for p in pilots)
@@ -344,7 +339,7 @@ def forecast_of(
     counted = acceptance_rate(math.floor(pilot.texts), count, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=pilot.texts / count) if count else counted)
     before = pilot.mean_length * count / satisfied if satisfied else 0.0
-    attempts = Estimate(*(before + end for end in _over(texts, share)))
+    attempts = Estimate(*(before + end for end in inverse(share, texts)))
     worth = effective_sample_size(weights).value if satisfied else FEW
     more = 0 if worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * count)
     limits = (

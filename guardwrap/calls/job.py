@@ -186,7 +186,7 @@ class Job:
         an iterator that blocks would block other calls.
         """
         window = WINDOW * self.batch_size
-        if alone or not self.source.shares:
+        if alone or not self.source.causal:
             return Scheduler(self._backend()).serve(requests, window=window)
         return self.session.batches.serve(self._key, self._backend, requests, window=window)
 

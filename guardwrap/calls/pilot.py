@@ -242,22 +242,6 @@ def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
     return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The planned call."""
-
-    job: Job  # says what it is asked for, and where its attempts come from
-    options: Mapping[str, Any]
-    goal: Goal
-    sampler: str | None  # None if the plan chooses it
-    weighs: bool  # whether its attempts are weighed
-
-    @property
-    def itself(self) -> bool:
-        """Whether attempts are drawn from the model itself."""
-        return self.job.source.proposal is None
-
-
 def studied(
     session: BaseSession,
     prompts: Any,
@@ -275,12 +259,12 @@ def studied(
     if isinstance(each := options.get("constraint_each"), Iterable) and not isinstance(each, Sequence | Mapping):
         options["constraint_each"] = list(each)
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-    call = _read(session, prompts, options)
     seed = options.get("seed")
     seed = session.plan_seed() if seed is None else require_whole("seed", seed, 0)
     planner = Planner(session, prompts, seed, asked, texts, on_attempt, max_seconds)
+    comparison = _Comparison.of(planner, options)
     with work_span("guardwrap.plan", traced_by(None), model_attributes(session)) as results:
-        study = _study(planner, call)
+        study = comparison.study()
         results.update(
             {
                 "guardwrap.prompts": len(study.plan.forecasts),
@@ -289,22 +273,6 @@ def studied(
             }
         )
     return study
-
-
-def _read(session: BaseSession, prompts: Any, options: dict[str, Any]) -> _Call:
-    named = None if options.get("sampler") is None else sampler_named(options["sampler"])
-    if named is None and session.spec.sampler.name in ("qrs", "auto"):
-        named = session.spec.sampler
-    goal = Goal() if named is None else named.goal
-    if named is not None and named.name == "auto":  # the plan chooses
-        named, options["sampler"] = None, "rejection"
-    if named is not None and named.name not in _PLANNED:
-        raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
-    job = session.job({**options, "seed": 0})
-    weighs = False
-    if job.source.proposal is not None:
-        weighs = _can_weigh(job, prompts, options) if named is None else named.weighs
-    return _Call(job, options, goal, named and named.name, weighs)
 
 
 def _can_weigh(job: Job, prompts: Any, options: Mapping[str, Any]) -> bool:
@@ -331,113 +299,6 @@ def takes_hint(session: BaseSession, prompts: Any, options: Mapping[str, Any]) -
     return job is not None and (not job.spec.sampler.weighs or _can_weigh(job, prompts, hinted))
 
 
-def _other_ways(session: BaseSession, call: _Call) -> Iterator[Way]:
-    """Yield the alternatives to a call that nothing has to be learned for."""
-    proposal, itself = call.job.source.proposal, {**call.options, "proposal": False, "adapter": False}
-    if proposal is not None:
-        yield Way("the model itself", itself, False)
-    masked = {**itself, "proposal": Masked()}
-    is_masked = proposal is not None and proposal.only_masks and proposal.masked is not None
-    if call.job.source.weighs_masks and not is_masked and _possible(session, masked) is not None:
-        yield Way("a mask", masked, True)
-
-
-def _twisted_way(session: BaseSession, call: _Call) -> Way | None:
-    """Return the way to draw from a twist of the model itself; None if it is the call's own, or there is none."""
-    source, options = call.job.source, {**call.options, "proposal": Twisted(), "adapter": False}
-    if source.twists is not None and source.proposal is not None and source.proposal.only_masks:
-        return None
-    job = _possible(session, options)
-    if job is None or job.source.twists is None:  # no automaton follows the constraint
-        return None
-    if any(spec.constraint.digest != job.spec.constraint.digest for spec in job.each or ()):
-        return None
-    return Way("a twist", options, True, job.source.twists.constraint)
-
-
-@dataclass
-class _Table:
-    """The ways to draw the texts of a call that have a pilot."""
-
-    first: Way  # that of the call itself
-    others: list[Way] = field(default_factory=list)
-    rate: Way | None = None  # a twist whose weights estimate the acceptance rate of the model; no way to draw texts
-    left_out: list[str] = field(default_factory=list)  # the names of ways that were not tried
-
-    def itself(self, call: _Call) -> PilotAttempts | None:
-        """Return the attempts of the model itself; None if the plan has none."""
-        ways = [self.first] if call.itself else [way for way in self.others if not way.weighs]
-        return ways[0].pilot if ways else None
-
-
-def _study(planner: Planner, call: _Call) -> Study:
-    """Draw the pilots, and make the plan."""
-    twists = call.job.source.twists
-    own = Way("", call.options, call.weighs, None if twists is None else twists.constraint)
-    first = planner.tried(own, planner.asked or FIRST)
-    first = planner.longer(first, MOST, lambda pilot: expected_attempts(pilot, planner.texts))
-    counts = [len(attempts) for attempts in first.pilot.attempts]
-    if planner.stopped and not first.pilot.least:
-        unplanned = Unplanned(planner.max_seconds or 0, counts.count(0), len(counts))
-        return Study(Plan((), "rejection", None, spent=(planner.drawn, planner.seconds), unplanned=unplanned))
-    table = _Table(first)
-    for way in () if first.pilot.repeats else _other_ways(planner.session, call):
-        count = first.pilot.least
-        if count and planner.affords(count * len(counts), expected_attempts(first.pilot, planner.texts)):
-            way = planner.tried(way, count)
-        if way.pilot.least:
-            table.others.append(way)
-        else:
-            table.left_out.append(way.name)
-    if not first.pilot.repeats:
-        _try_twist(planner, call, table)
-    return _compared(planner, call, table)
-
-
-def _try_twist(planner: Planner, call: _Call, table: _Table) -> None:
-    """Draw pilots of a twist, if an automaton follows the constraint and the plan may cost that much.
-
-    Where few attempts of the model pass, its own pilot becomes longer first, as it shows what is affordable, and
-    another twist estimates its acceptance rate.
-    """
-    way = None if planner.is_over() else _twisted_way(planner.session, call)  # the automaton alone may take seconds
-    if way is None or way.twisted is None:
-        return
-    prompts, asked = len(table.first.pilot.attempts), planner.asked or 0
-
-    def run_of(pilot: PilotAttempts) -> float:
-        return fewest_attempts(pilot, planner.texts)
-
-    def is_rare() -> bool:
-        itself = table.itself(call)
-        return itself is not None and min(itself.passing) < FEW
-
-    needed = way.twisted.left + prompts * (TWISTED + (WEIGHED if is_rare() else 0))
-    if call.itself:
-        table.first = planner.longer(
-            table.first,
-            LONGEST,
-            run_of,
-            batch=prompts,
-            enough=lambda pilot: min(pilot.passing) >= FEW or planner.affords(needed, run_of(pilot)),
-        )
-    rare, run = is_rare(), run_of(table.first.pilot)
-    if planner.is_over() or not (planner.is_cheap(needed, run) or (rare and asked >= LEARNS)):
-        table.left_out += [way.name] if rare else []
-        return
-    if rare:
-        options = {**way.options, "proposal": Twisted(strength=RATE_STRENGTH)}
-        rate = planner.tried(replace(way, options=options, model_share=RATE_SHARE), max(WEIGHED, asked))
-        table.rate = rate if rate.pilot.least else None
-    if not planner.is_over():
-        way = planner.tried(way, max(TWISTED, asked))
-    if not way.pilot.least:
-        table.left_out.append(way.name)
-        return
-    way = planner.longer(way, LONGEST, lambda pilot: run, batch=prompts, enough=lambda pilot: pilot.tells_cost)
-    table.others.append(way)
-
-
 def card_figures(job: Job, prompts: Sequence[Any]) -> Figures | None:
     """Return the figures of the card of a call's adapter, if they hold for each of its prompts; None otherwise.
 
@@ -451,108 +312,239 @@ def card_figures(job: Job, prompts: Sequence[Any]) -> Figures | None:
     return card.figures if all(same) else None
 
 
-def _compared(planner: Planner, call: _Call, table: _Table) -> Study:
-    """Make the plan, and estimate the cost of each way."""
-    session, goal, pilot = planner.session, call.goal, table.first.pilot
-    prompts = len(pilot.outcomes)
-    kind = "rejection" if not call.weighs else call.sampler or sampler_for(pilot.attempts, goal)
-    of_model, basis = _rates(call, table)
-    rates: Sequence[Estimate | None] = of_model if call.itself else [None] * prompts
-    figures = None if call.itself else card_figures(call.job, [outcome.prompt for outcome in pilot.outcomes])
-    if figures is not None and figures.acceptance_after is not None and kind == "rejection":
-        rates, basis = [figures.acceptance_after.estimate] * prompts, ["the adapter's card"] * prompts
-    if figures is not None and figures.acceptance_before is not None:
-        of_model = [figures.acceptance_before.estimate] * prompts
+@dataclass
+class _Comparison:
+    """The planned call, and the ways to draw its texts that have a pilot."""
 
-    rows: list[tuple[Way, str, Sequence[Estimate | None]]] = [] if pilot.repeats else [(table.first, kind, rates)]
-    for way in table.others:
-        sampler = sampler_for(way.pilot.attempts, goal) if way.weighs else "rejection"
-        rows.append((way, sampler, [None] * prompts if way.weighs else of_model))
-    ways = [
-        (alternative_of(way.pilot.of_prompts(sampler, goal, better), planner.texts, way.spent), way)
-        for way, sampler, better in rows
-    ]
-    attempts, seconds = spent(pilot.outcomes)
-    # Attempts run in rounds, and a round takes as long as a whole attempt, even if the batch is not full.
-    side_by_side = min(call.options.get("batch_size") or session.batch_size, attempts) / max(1, prompts)
-    forecasts = [
-        forecast_of(
-            of_prompt,
-            texts=planner.texts,
-            budget=budget,
-            seconds=seconds / attempts if attempts else 0.0,
-            side_by_side=side_by_side,
-            basis=words,
+    planner: Planner
+    job: Job  # says what the call is asked for, and where its attempts come from
+    options: Mapping[str, Any]
+    goal: Goal
+    sampler: str | None  # None if the plan chooses it
+    weighs: bool  # whether the call's attempts are weighed
+    first: Way  # that of the call itself
+    others: list[Way] = field(default_factory=list)
+    rate: Way | None = None  # a twist whose weights estimate the acceptance rate of the model; no way to draw texts
+    left_out: list[str] = field(default_factory=list)  # the names of ways that were not tried
+
+    @classmethod
+    def of(cls, planner: Planner, options: dict[str, Any]) -> _Comparison:
+        """Read the planned call."""
+        session = planner.session
+        named = None if options.get("sampler") is None else sampler_named(options["sampler"])
+        if named is None and session.spec.sampler.name in ("qrs", "auto"):
+            named = session.spec.sampler
+        goal = Goal() if named is None else named.goal
+        if named is not None and named.name == "auto":  # the plan chooses
+            named, options["sampler"] = None, "rejection"
+        if named is not None and named.name not in _PLANNED:
+            raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
+        job = session.job({**options, "seed": 0})
+        weighs = False
+        if job.source.proposal is not None:
+            weighs = _can_weigh(job, planner.prompts, options) if named is None else named.weighs
+        twists = job.source.twists
+        own = Way("", options, weighs, None if twists is None else twists.constraint)
+        return cls(planner, job, options, goal, named and named.name, weighs, own)
+
+    @property
+    def draws_itself(self) -> bool:
+        """Whether the call draws from the model itself."""
+        return self.job.source.proposal is None
+
+    @property
+    def itself(self) -> PilotAttempts | None:
+        """The attempts of the model itself; None if the plan has none."""
+        ways = [self.first] if self.draws_itself else [way for way in self.others if not way.weighs]
+        return ways[0].pilot if ways else None
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether few attempts of the model itself pass for some prompt."""
+        return self.itself is not None and min(self.itself.passing) < FEW
+
+    def study(self) -> Study:
+        """Draw the pilots, and make the plan."""
+        planner = self.planner
+        self.first = planner.tried(self.first, planner.asked or FIRST)
+        self.first = planner.longer(self.first, MOST, lambda pilot: expected_attempts(pilot, planner.texts))
+        pilot = self.first.pilot
+        if planner.stopped and not pilot.least:
+            counts = [len(attempts) for attempts in pilot.attempts]
+            unplanned = Unplanned(planner.max_seconds or 0, counts.count(0), len(counts))
+            return Study(Plan((), "rejection", None, spent=(planner.drawn, planner.seconds), unplanned=unplanned))
+        if not pilot.repeats:
+            needed, run = pilot.least * len(pilot.attempts), expected_attempts(pilot, planner.texts)
+            for way in self._other_ways():
+                if needed and planner.affords(needed, run):
+                    way = planner.tried(way, pilot.least)
+                self._add(way)
+            self._try_twist()
+        return self._compared()
+
+    def _add(self, way: Way) -> None:
+        if way.pilot.least:
+            self.others.append(way)
+        else:
+            self.left_out.append(way.name)
+
+    def _other_ways(self) -> Iterator[Way]:
+        """Yield the alternatives to the call that nothing has to be learned for."""
+        source, itself = self.job.source, {**self.options, "proposal": False, "adapter": False}
+        if source.proposal is not None:
+            yield Way("the model itself", itself, False)
+        masked = {**itself, "proposal": Masked()}
+        is_masked = source.proposal is not None and source.proposal.only_masks and source.proposal.masked is not None
+        if source.weighs_masks and not is_masked and _possible(self.planner.session, masked) is not None:
+            yield Way("a mask", masked, True)
+
+    def _twisted_way(self) -> Way | None:
+        """Return the way to draw from a twist of the model itself; None if it is the call's own, or there is none."""
+        source, options = self.job.source, {**self.options, "proposal": Twisted(), "adapter": False}
+        if source.twists is not None and source.proposal is not None and source.proposal.only_masks:
+            return None
+        job = _possible(self.planner.session, options)
+        if job is None or job.source.twists is None:  # no automaton follows the constraint
+            return None
+        if any(spec.constraint.digest != job.spec.constraint.digest for spec in job.each or ()):
+            return None
+        return Way("a twist", options, True, job.source.twists.constraint)
+
+    def _try_twist(self) -> None:
+        """Draw pilots of a twist, if an automaton follows the constraint and the plan may cost that much.
+
+        Where few attempts of the model pass, its own pilot becomes longer first, as it shows what is affordable, and
+        another twist estimates its acceptance rate.
+        """
+        planner = self.planner
+        way = None if planner.is_over() else self._twisted_way()  # the automaton alone may take seconds
+        if way is None or way.twisted is None:
+            return
+        prompts, asked = len(self.first.pilot.attempts), planner.asked or 0
+
+        def run_of(pilot: PilotAttempts) -> float:
+            return fewest_attempts(pilot, planner.texts)
+
+        needed = way.twisted.left + prompts * (TWISTED + (WEIGHED if self.is_rare else 0))
+        if self.draws_itself:
+            self.first = planner.longer(
+                self.first,
+                LONGEST,
+                run_of,
+                batch=prompts,
+                enough=lambda pilot: min(pilot.passing) >= FEW or planner.affords(needed, run_of(pilot)),
+            )
+        rare, run = self.is_rare, run_of(self.first.pilot)
+        if planner.is_over() or not (planner.is_cheap(needed, run) or (rare and asked >= LEARNS)):
+            self.left_out += [way.name] if rare else []
+            return
+        if rare:
+            options = {**way.options, "proposal": Twisted(strength=RATE_STRENGTH)}
+            rate = planner.tried(replace(way, options=options, model_share=RATE_SHARE), max(WEIGHED, asked))
+            self.rate = rate if rate.pilot.least else None
+        if not planner.is_over():
+            way = planner.tried(way, max(TWISTED, asked))
+        self._add(planner.longer(way, LONGEST, lambda pilot: run, batch=prompts, enough=lambda pilot: pilot.tells_cost))
+
+    def _compared(self) -> Study:
+        """Make the plan, and estimate the cost of each way."""
+        planner, session, pilot = self.planner, self.planner.session, self.first.pilot
+        prompts = len(pilot.outcomes)
+        kind = "rejection" if not self.weighs else self.sampler or sampler_for(pilot.attempts, self.goal)
+        of_model, basis = self._rates()
+        rates: Sequence[Estimate | None] = of_model if self.draws_itself else [None] * prompts
+        figures = None
+        if not self.draws_itself:
+            figures = card_figures(self.job, [outcome.prompt for outcome in pilot.outcomes])
+        if figures is not None and figures.acceptance_after is not None and kind == "rejection":
+            rates, basis = [figures.acceptance_after.estimate] * prompts, ["the adapter's card"] * prompts
+        if figures is not None and figures.acceptance_before is not None:
+            of_model = [figures.acceptance_before.estimate] * prompts
+
+        rows: list[tuple[Way, str, Sequence[Estimate | None]]] = [] if pilot.repeats else [(self.first, kind, rates)]
+        for way in self.others:
+            sampler = sampler_for(way.pilot.attempts, self.goal) if way.weighs else "rejection"
+            rows.append((way, sampler, [None] * prompts if way.weighs else of_model))
+        ways = [
+            (alternative_of(way.pilot.of_prompts(sampler, self.goal, better), planner.texts, way.spent), way)
+            for way, sampler, better in rows
+        ]
+        attempts, seconds = spent(pilot.outcomes)
+        # Attempts run in rounds, and a round takes as long as a whole attempt, even if the batch is not full.
+        side_by_side = min(self.options.get("batch_size") or session.batch_size, attempts) / max(1, prompts)
+        forecasts = [
+            forecast_of(
+                of_prompt,
+                texts=planner.texts,
+                budget=budget,
+                seconds=seconds / attempts if attempts else 0.0,
+                side_by_side=side_by_side,
+                basis=words,
+            )
+            for of_prompt, budget, words in zip(
+                pilot.of_prompts(kind, self.goal, rates), self.job.budgets(prompts), basis, strict=True
+            )
+        ]
+        most = [forecast.budget for forecast in forecasts if forecast.budget is not None]
+        plan = Plan(
+            forecasts=tuple(forecasts),
+            sampler=kind,
+            budget=Budget(max_attempts=max(most)) if most and len(most) == prompts else None,
+            ways=tuple(cost for cost, _ in ways),
+            spent=(planner.drawn, planner.seconds),
+            chosen=self.sampler is None and kind != "rejection",
+            left_out=_why_not(planner, self.left_out),
+            means=Means(
+                prompt=session.call_class.reads_text,
+                hint=self.draws_itself and takes_hint(session, planner.prompts, self.options),
+                adapter=session.trains,
+                itself=self.draws_itself,
+                weighed=self.weighs,
+            ),
         )
-        for of_prompt, budget, words in zip(
-            pilot.of_prompts(kind, goal, rates), call.job.budgets(prompts), basis, strict=True
-        )
-    ]
-    budgets = [forecast.budget for forecast in forecasts]
-    most = [budget for budget in budgets if budget is not None]
-    plan = Plan(
-        forecasts=tuple(forecasts),
-        sampler=kind,
-        budget=Budget(max_attempts=max(most)) if most and len(most) == prompts else None,
-        ways=tuple(cost for cost, _ in ways),
-        spent=(planner.drawn, planner.seconds),
-        chosen=call.sampler is None and kind != "rejection",
-        left_out=_why_not(planner, table.left_out),
-        means=Means(
-            prompt=session.call_class.reads_text,
-            hint=call.itself and takes_hint(session, planner.prompts, call.options),
-            adapter=session.trains,
-            itself=call.itself,
-            weighed=call.weighs,
-        ),
-    )
-    return Study(plan, ways, goal)
+        return Study(plan, ways, self.goal)
 
-
-def _rates(call: _Call, table: _Table) -> tuple[list[Estimate | None], list[str]]:
-    """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
-    sources = [("proposal", table.first.pilot)] if call.weighs else []
-    sources += [("mask or a twist", way.pilot) for way in table.others if way.weighs]
-    if table.rate is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
-        sources = [("twist", table.rate.pilot)]
-    rates: list[Estimate | None] = []
-    basis = []
-    itself = table.itself(call)
-    for number in range(len(table.first.pilot.attempts)):
-        rate, words = None, ""
-        plain = [] if itself is None else itself.attempts[number]
-        of_model = f"{counted(len(plain), 'attempt')} of the model"
-        passing = sum(attempt.satisfied for attempt in plain)
-        for name, source in sources if passing < FEW else ():
-            estimate, known = model_rate(plain, source.attempts[number])
-            weighed = f"{counted(len(source.attempts[number]), 'weighed attempt')} of a {name}"
-            if known:
-                rate, words = estimate, f"{weighed} and {of_model}" if plain else weighed
-                break
-            if rate is None and table.rate is not None and estimate.low > 0 and not passing:
-                rate, words = estimate, f"{weighed}, whose weights tell it only roughly, and {of_model}"
-        rates.append(rate)
-        basis.append(words)
-    return rates, basis
+    def _rates(self) -> tuple[list[Estimate | None], list[str]]:
+        """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
+        sources = [("proposal", self.first.pilot)] if self.weighs else []
+        sources += [("mask or a twist", way.pilot) for way in self.others if way.weighs]
+        if self.rate is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
+            sources = [("twist", self.rate.pilot)]
+        rates: list[Estimate | None] = []
+        basis = []
+        for number in range(len(self.first.pilot.attempts)):
+            rate, words = None, ""
+            plain = [] if self.itself is None else self.itself.attempts[number]
+            of_model = f"{counted(len(plain), 'attempt')} of the model"
+            passing = sum(attempt.satisfied for attempt in plain)
+            for name, source in sources if passing < FEW else ():
+                estimate, known = model_rate(plain, source.attempts[number])
+                weighed = f"{counted(len(source.attempts[number]), 'weighed attempt')} of a {name}"
+                if known:
+                    rate, words = estimate, f"{weighed} and {of_model}" if plain else weighed
+                    break
+                if rate is None and self.rate is not None and estimate.low > 0 and not passing:
+                    rate, words = estimate, f"{weighed}, whose weights tell it only roughly, and {of_model}"
+            rates.append(rate)
+            basis.append(words)
+        return rates, basis
 
 
 def _why_not(planner: Planner, left_out: Sequence[str]) -> str:
     """Say which ways were not tried, and why, and what the plan's time limit did to its figures."""
-    dropped = "attempts were dropped when the plan's time was over, which favors short texts in its figures"
-    untried = _untried(planner, left_out)
-    return "; ".join(words for words in (untried, dropped if planner.stopped else "") if words)
-
-
-def _untried(planner: Planner, left_out: Sequence[str]) -> str:
-    if not left_out:
-        return ""
-    several = len(left_out) > 1
-    untried = f"{' and '.join(left_out)} {'were' if several else 'was'} not tried"
-    if planner.is_over():
-        return f"{untried}, as the plan's time was over"
-    if planner.asked is not None:
-        return f"{untried}, as it takes hundreds of attempts to learn; pass pilot={LEARNS} or more"
-    return (
-        f"{untried}, to keep the plan below a tenth of the run; pass pilot={LEARNS} to try "
-        f"{'them' if several else 'it'} whatever the plan costs"
-    )
+    words = []
+    if left_out:
+        several = len(left_out) > 1
+        if planner.is_over():
+            why = "as the plan's time was over"
+        elif planner.asked is not None:
+            why = f"as it takes hundreds of attempts to learn; pass pilot={LEARNS} or more"
+        else:
+            them = "them" if several else "it"
+            why = (
+                f"to keep the plan below a tenth of the run; pass pilot={LEARNS} to try {them} whatever the plan costs"
+            )
+        words.append(f"{' and '.join(left_out)} {'were' if several else 'was'} not tried, {why}")
+    if planner.stopped:
+        words.append("attempts were dropped when the plan's time was over, which favors short texts in its figures")
+    return "; ".join(words)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from transformers import PreTrainedModel
 from transformers.pipelines import Pipeline
 
 from guardwrap.calls.telemetry import CallSpan, traced_by
@@ -34,18 +32,14 @@ from guardwrap.models.call_syntax import with_json, with_syntax
 from guardwrap.models.calls import Call
 from guardwrap.models.early_abort import UNSTABLE, PrefixWatch, StablePrefix
 from guardwrap.models.endpoint_calls import EndpointCall, TextWatch
-from guardwrap.models.loading import pipeline_of
 from guardwrap.models.masking import ConstraintMask
 from guardwrap.models.prepare import PreparedPrompt
-from guardwrap.models.proposal_draws import QUANTISED, require_same_tokens, require_weighable, why_unweighable
-from guardwrap.models.task_calls import call_kind
+from guardwrap.models.proposal_draws import QUANTISED, require_weighable, why_unweighable
 from guardwrap.outcomes import ITSELF, Origin, Outcome, Remedy, Shape
-from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
-from guardwrap.support.files import PREFIX
+from guardwrap.proposals import Masked, Prompt, Twisted
 
 if TYPE_CHECKING:
     from guardwrap.adapters.card import Card
-    from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 _SURE = 1e-6
 """The share of the remaining probability that masks beyond truncation leave unseen."""
@@ -83,18 +77,13 @@ class LocalSource:
     model: Any  # the model that tokens are drawn from: the wrapped model or the proposal's
     stable: StablePrefix  # decodes unfinished attempts; without early abort if it does not work
     reader: PrefixReader  # judges them by the constraint of the call. A part that was too slow is not asked again.
-    causal: bool  # whether it is a causal language model, which guardwrap's own decoding loop draws from
+    causal: bool  # whether it is a causal language model, whose calls share batches of guardwrap's own decoding loop
     proposal: Proposal | None = None  # what attempts are drawn from; None for the model itself
     other_settings: bool = False  # whether the settings are others than those of the card of the proposal's adapter
     twists: Twists | None = None
     weigh: Weigh | None = None  # computes log-weights that decoding does not give
     notes: tuple[str, ...] = ()
     separate: bool = False  # whether each attempt is computed alone, so that no other changes it
-
-    @property
-    def shares(self) -> bool:
-        """Whether guardwrap's own loop draws the attempts."""
-        return self.causal
 
     weighs_masks: ClassVar[bool] = True
 
@@ -249,7 +238,7 @@ class EndpointSource:
 
     twists: ClassVar[None] = None
     card: ClassVar[None] = None
-    shares: ClassVar[bool] = True
+    causal: ClassVar[bool] = True
     weighs_masks: ClassVar[bool] = False
 
     def weighs(self, prompts: Iterable[Any], spec: Spec) -> bool:
@@ -331,74 +320,3 @@ def require_possible(spec: Spec, proposal: Proposal | None, endpoint: Endpoint, 
                 f"{part.title} counts tokens, and an endpoint gives only text; use unit='characters' or 'words', or "
                 "max_new_tokens="
             )
-
-
-def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
-    """Resolve ``proposal=`` for a local model; None and False are the model itself."""
-    if given is None or given is False:
-        return None
-    if not call_kind(pipe).causal:
-        raise UsageError("proposal= is supported only for causal language models; leave it out")
-    if isinstance(given, Masked):
-        return replace(proposal_of(pipe, given.proposal) or Proposal(), masked=given)
-    if isinstance(given, Twisted):
-        return replace(proposal_of(pipe, given.proposal) or Proposal(), twisted=given)
-    if isinstance(given, Prompt):
-        return Proposal(prompt=given)
-    if isinstance(given, str) and "{" in given:
-        raise UsageError(f"proposal={given!r} is not the name of a model; for a prompt, pass Prompt({given!r})")
-    has_tokenizer = isinstance(given, str | Path | Pipeline)
-    other = pipeline_of(given, None if has_tokenizer else pipe.tokenizer)
-    if not call_kind(other).causal:
-        raise UsageError("the proposal is not a causal language model; give one with the tokenizer of the model")
-    require_same_tokens(pipe, other)
-    return Proposal(other)
-
-
-def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
-    """Load an adapter for a local model from ``adapter=``. One that is already loaded for it is returned as it is."""
-    if not call_kind(pipe).causal:
-        raise UsageError("adapter= is supported only for causal language models; leave it out")
-    from guardwrap.adapters.loaded import Checkpoint, Loaded, in_training, load_adapter  # peft takes a second to import
-
-    if isinstance(given, Loaded | Checkpoint):
-        return given
-    if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
-        return in_training(pipe.model, given)
-    if isinstance(given, str | Path):
-        given = Adapter(given)
-    if not isinstance(given, Adapter):
-        raise UsageError(f"adapter={given!r} is not a folder, a Hub id or an Adapter('...')")
-    if allow_mismatch:
-        given = replace(given, allow_mismatch=True)
-    return load_adapter(pipe.model, pipe.tokenizer, given)
-
-
-def endpoint_proposal_of(given: Any) -> Proposal | None:
-    """Resolve ``proposal=`` for a server; None and False are its model itself."""
-    if given is None or given is False:
-        return None
-    if isinstance(given, Prompt):
-        return Proposal(prompt=given)
-    if isinstance(given, Masked):
-        if given.unseen != Masked().unseen:
-            raise UsageError("unseen= has no effect on a server, which masks every token or none; pass Masked()")
-        return replace(endpoint_proposal_of(given.proposal) or Proposal(), masked=given)
-    if isinstance(given, Twisted):
-        raise UsageError(
-            "Twisted() weighs next tokens, which a server does not let its clients do; wrap the model itself, or leave "
-            "Twisted() out"
-        )
-    raise UsageError(
-        "with an endpoint, proposal= is a Prompt('...') or Masked(); to draw from another model, wrap its own Endpoint"
-    )
-
-
-def endpoint_adapter_of(given: Any) -> str:
-    """Return ``adapter=`` if it names an adapter of the server; raise UsageError for a folder or another object."""
-    if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
-        raise UsageError(
-            "with an endpoint, adapter= is the name of an adapter on the server; load the folder there (vLLM: "
-            "--enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
-        )
-    return given

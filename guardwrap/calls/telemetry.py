@@ -101,7 +101,7 @@ class CallSpan:
             "exhausted": int(report.accepted < report.requested),
         }
         for name, value in measured.items():
-            getattr(self._meters, name).add(value, self._labels)
+            self._meters[name].add(value, self._labels)
         if self._span.is_recording():
             self._describe(prompt, constraint, outcome)
         return outcome
@@ -149,7 +149,7 @@ class CallSpan:
             failed_span(self._span, type(error), _message(error))
         self._span.end()
         labels = self._labels | ({"error.type": type(error).__name__} if failed else {})
-        self._meters.duration.record(time.monotonic() - self.began, labels)
+        self._meters["duration"].record(time.monotonic() - self.began, labels)
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of a call that has ended."""

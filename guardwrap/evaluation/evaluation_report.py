@@ -22,7 +22,7 @@ from guardwrap.evaluation.figures import (
     sees_all_of_g,
 )
 from guardwrap.evaluation.tradeoff import CURVES, Point, sampler_in_words
-from guardwrap.metrics.intervals import times_fewer
+from guardwrap.metrics.intervals import inverse, times_fewer
 from guardwrap.outcomes import FEW, Estimate, exactly
 from guardwrap.outcomes.blocks import (
     UNKNOWN,
@@ -434,10 +434,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
                 continue
             if len(points) == 1 and points[0].setting is not None:
                 called += f" with β = {points[0].setting:.3g}"
-            costs = [
-                times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
-                for base, point in zip(rates, points, strict=True)
-            ]
+            costs = [times_fewer(base, inverse(point.cost)) for base, point in zip(rates, points, strict=True)]
             found.append(_Way(called, called, costs, far, within, believed, worth, promising, heavy))
     return found
 

@@ -47,27 +47,6 @@ Choose = Callable[[Any, Mapping[str, Any]], tuple[dict[str, Any], str]]
 """Returns what ``sampler="auto"`` would draw from for prompts and options, as options, and its description."""
 
 
-class AttemptSource(Protocol):
-    """A source of attempts: a ``GuardedGenerator``."""
-
-    @property
-    def session(self) -> Any:
-        """Has notes on weights computed with the model, as ``of_weights``."""
-
-    def attempts(
-        self,
-        prompts: Any,
-        count: int,
-        *,
-        proposal: Any = None,
-        adapter: Any = None,
-        seed: int | None = None,
-        on_attempt: Callable[[], None] | None = None,
-        **options: Any,
-    ) -> Attempts:
-        """Draw ``count`` attempts for each prompt, with log-weights."""
-
-
 class Tick(Protocol):
     """Callback for the progress of an evaluation."""
 
@@ -76,7 +55,7 @@ class Tick(Protocol):
 
 
 def evaluate(
-    source: AttemptSource,
+    source: Any,
     settings: EvaluationSettings,
     constraint: Constraint,
     folder: Path,
@@ -85,6 +64,8 @@ def evaluate(
     choose: Choose | None = None,
 ) -> Evaluation:
     """Draw the attempts that are not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
+
+    ``source``: a ``GuardedGenerator``, or what has its ``attempts`` and a session with notes, ``of_weights``.
 
     ``folder``: the folder for the files and, in ``attempts/``, for recorded attempts, which later calls with the same
     settings use again. Created if it does not exist.
@@ -178,7 +159,7 @@ def _law_of(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _drawn_from(given: str | Mapping[str, Any] | None, load: Callable[[str], Any]) -> dict[str, Any]:
-    """Return a proposal as keyword arguments of ``AttemptSource.attempts``."""
+    """Return a proposal as keyword arguments of ``GuardedGenerator.attempts``."""
     if given is None:
         return {}
     if (proposal := shaped_proposal(given)) is not None:
@@ -201,7 +182,7 @@ def _digest(source: str) -> str:
 
 
 def record(
-    source: AttemptSource,
+    source: Any,
     law: Mapping[str, Any],
     proposal: Callable[[], Mapping[str, Any]],
     folder: Path,

@@ -132,10 +132,6 @@ def shaped_proposal(given: str | Mapping[str, Any]) -> Prompt | Masked | Twisted
     return proposal
 
 
-Settings = EvaluationSettings
-"""Old name of ``EvaluationSettings``, up to version 0.1."""
-
-
 def read_evaluation_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[EvaluationSettings, Constraint]:

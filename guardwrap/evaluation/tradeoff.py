@@ -25,7 +25,7 @@ from guardwrap.metrics import (
     qrs_acceptance,
     self_bleu,
 )
-from guardwrap.metrics.intervals import clip
+from guardwrap.metrics.intervals import clip, inverse
 from guardwrap.outcomes import Estimate
 from guardwrap.outcomes.blocks import Strict
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
@@ -81,9 +81,9 @@ def tradeoff(
     weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
     satisfied = [attempt for attempt in attempts if attempt.satisfied]
     rate = acceptance_rate(len(satisfied), len(attempts), stopped_on_acceptance=False)
-    points = [_point("rejection", None, *_run(rejection, attempts), bins, _inverse(rate), 1.0)]
+    points = [_point("rejection", None, *_run(rejection, attempts), bins, inverse(rate), 1.0)]
     for log_beta in _chosen(weights) if betas is None else sorted(map(math.log, betas)):
-        cost = _inverse(qrs_acceptance(weights, log_beta))
+        cost = inverse(qrs_acceptance(weights, log_beta))
         ran = _run(qrs(math.exp(log_beta)), attempts)
         points.append(_point("qrs", math.exp(log_beta), *ran, bins, cost, cost.value * rate.value))
     # The error of the recorded attempts remains when they are drawn again; it depends on their effective sample size.
@@ -93,11 +93,11 @@ def tradeoff(
         again = count * (number + 1) > len(satisfied)
         stream = _resampled(satisfied, count * (number + 1), [seed, number]) if again else satisfied
         ran = _run(imh(number), stream[: count * (number + 1)])
-        cost = Estimate(*((number + 1) * x for x in _inverse(rate)))
+        cost = Estimate(*((number + 1) * x for x in inverse(rate)))
         points.append(_point("imh", number, *ran, bins, cost, number + 1.0, worth if again else math.inf))
     if sampler is not None:
         given, figures = _run(sampler_named(sampler), attempts)
-        cost = _inverse(acceptance_rate(len(given), len(attempts), stopped_on_acceptance=False))
+        cost = inverse(acceptance_rate(len(given), len(attempts), stopped_on_acceptance=False))
         if given:
             own = f"sampler: {sampler_in_words(sampler)}"
             points.append(_point(own, None, given, figures, bins, cost, cost.value * rate.value))
@@ -143,12 +143,6 @@ def _point(
     # Attempts drawn again repeat texts, which would distort Self-BLEU.
     bleu = {} if resampled else diversity(texts)
     return Point(sampler, setting, len(texts), resampled, cost, relative, projected, figures, bleu)
-
-
-def _inverse(rate: Estimate) -> Estimate:
-    """Convert an acceptance rate to attempts per text."""
-    value, low, high = (1 / x if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
-    return Estimate(value, low, high)
 
 
 def _chosen(weights: NDArray[np.float64]) -> list[float]:

@@ -110,6 +110,11 @@ def log_estimate(estimate: Estimate) -> Estimate:
     return Estimate(value, low, high)
 
 
+def inverse(rate: Estimate, count: float = 1.0) -> Estimate:
+    """Return how many attempts ``count`` texts take, from the share of attempts that give one."""
+    return Estimate(*(count / end if end > 0 else math.inf for end in (rate.value, rate.high, rate.low)))
+
+
 def clip(estimate: Estimate, low: float = 0.0, high: float = math.inf) -> Estimate:
     """Limit an estimate and its interval to a range."""
     return Estimate(*(min(max(x, low), high) for x in estimate))

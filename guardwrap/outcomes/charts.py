@@ -68,7 +68,6 @@ _STYLE: dict[Any, Any] = {
 # Inches. One point of the slim drawing is about one pixel on a phone; of the broad one, 1.7 pixels on a screen.
 _WIDTHS = (("slim", 4.3), ("broad", 7.6))
 _MOST = 1e100  # larger numbers are treated as infinite
-_DESCRIBED = 12  # most points of a curve in its description
 _CROWDED = 25  # above this number of points, intervals are drawn as a band
 _RASTER = 2000  # above this number of points, a cloud is embedded as a bitmap
 _NAME, _AXIS = 40, 46  # characters
@@ -157,39 +156,12 @@ def edges_of(block: Chart) -> str:
 
 
 def alt_of(block: Chart) -> str:
-    """Describe a chart with its figures, for screen readers."""
+    """Describe a chart for screen readers. Its figures are in the table below it, from ``chart_table``."""
     title = in_line(block.title).rstrip(".")
-    names = [in_line(series.name) for series in block.series]
+    names = "; ".join(in_line(each.name) for each in (*block.series, *getattr(block, "levels", ())))
     if isinstance(block, Cloud):
-        counts = [f"{name}, {len(series.points)} points" for name, series in zip(names, block.series, strict=True)]
-        return f"{title}: a cloud of points. {'; '.join(counts)}."
-    x, y = in_line(block.x), in_line(block.y)
-    if isinstance(block, Bars):
-        what = f"{y} by {x}"
-        figures = [
-            ", ".join(f"{in_words(value)} at {in_line(of)}" for of, value in zip(block.bins, one.values, strict=True))
-            for one in block.series
-        ]
-    else:
-        what, figures = f"{y} against {x}", [_described(pairs) for pairs in _pairs(block)]
-    parts = [f"{name}: {described}" for name, described in zip(names, figures, strict=True)]
-    if isinstance(block, Curves):
-        parts += [f"{in_line(level.name)}: constant at {in_words(level.y)}" for level in block.levels]
-        logs = [name for name, log in ((x, block.log_x), (y, block.log_y)) if log]
-        what += f", {' and '.join(logs)} logarithmic" if logs else ""
-    if any(figure.low < figure.high for pairs in _pairs(block) for pair in pairs for figure in pair):
-        what += ", with 95 % intervals"
-    return f"{title}: {what}. {'; '.join(parts)}."
-
-
-def _described(pairs: Sequence[Pair]) -> str:
-    """Describe a curve's points; if there are many, the first, the last and some in between."""
-    if not pairs:
-        return "no points"
-    every = max(1, math.ceil((len(pairs) - 1) / (_DESCRIBED - 1)))
-    picked = [pair for i, pair in enumerate(pairs) if i % every == 0 or i == len(pairs) - 1]
-    points = ", ".join(f"{in_words(y)} at {in_words(x.value if x.low == x.high else x)}" for x, y in picked)
-    return points if len(picked) == len(pairs) else f"{len(picked)} of {len(pairs)} points: {points}"
+        return f"{title}: a cloud of points. {names}."
+    return f"{title}: {in_line(block.y)} against {in_line(block.x)}. {names}. The figures are in the table below."
 
 
 def chart_table(block: Chart) -> Table | None:

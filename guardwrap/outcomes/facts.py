@@ -76,13 +76,8 @@ _HIGHEST_LIMIT, _LIMIT_OF_100 = 0.7, 0.5
 def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
     """Return the Pareto k of the weights if their tail is too heavy, NaN if they are too few to tell; None otherwise.
 
-    The limit is lower for fewer weights, so with more texts a k above it may be below the limit. The k of fewer than
-    100 weights is vague itself.
-
-    Parameters
-    ----------
-    evidence
-        A sampler's figures. Without ``pareto_k`` and ``pareto_k_limit`` nothing is known of weights, so None.
+    ``evidence`` are a sampler's figures. The limit is lower for fewer weights, so with more texts a k above it may be
+    below the limit. The k of fewer than 100 weights is vague itself.
     """
     k, limit = evidence.get("pareto_k"), evidence.get("pareto_k_limit")
     if not isinstance(k, Estimate) or not isinstance(limit, float) or k.value <= limit:
@@ -92,15 +87,7 @@ def heavy_tail(evidence: Mapping[str, Estimate | float]) -> float | None:
 
 
 def without_end(distance: Estimate, k: float) -> str:
-    """Format a distance whose upper end is unknown, with the reason.
-
-    Parameters
-    ----------
-    distance
-        The distance, of which only the lower end counts.
-    k
-        The Pareto k of the weights, or NaN if it is unknown.
-    """
+    """Format a distance whose upper end is unknown because of the weights' Pareto k, which is NaN if it is unknown."""
     least = f"at least {digits(distance.low)} (95 %), upper end " if distance.low > 0 else ""
     return f"{least}unknown: {tail_in_words(k)}"
 

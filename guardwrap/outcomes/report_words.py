@@ -111,13 +111,7 @@ _BEYOND = "Masked(beyond_truncation=True)"
 
 
 def withheld(rule: str) -> str:
-    """Say why a fallback was not returned.
-
-    Parameters
-    ----------
-    rule
-        Title of the rule that rejected it.
-    """
+    """Say why a fallback was not returned: a rule rejected it."""
     return f"the fallback was withheld, because {quoted(rule)} rejects it"
 
 

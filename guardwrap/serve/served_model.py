@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from guardwrap.calls.local_session import LocalSession
+from guardwrap.calls.sessions import LocalSession
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.models.prepare import require_context, trained_length
 from guardwrap.models.prompt_forms import what_is_wrong
@@ -81,9 +81,7 @@ class ServedModel:
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
-        from guardwrap.calls.source import adapter_of
-
-        return {adapter: adapter_of(self.session.pipe, adapter) for adapter in self.policy.all_adapters}
+        return {adapter: self.session.adapter_of(adapter) for adapter in self.policy.all_adapters}
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import Status, StatusCode
@@ -63,33 +63,20 @@ def remote_context(headers: Mapping[str, str]) -> Any:
     return None if trace.get_current_span().get_span_context().is_valid else propagate.extract(headers)
 
 
-class Instruments(NamedTuple):
-    """guardwrap's counters and histograms."""
-
-    attempts: Any
-    accepted: Any
-    tokens: Any
-    exhausted: Any
-    duration: Any
-
-
-def instruments() -> Instruments:
-    """Return the counters and histograms."""
+def instruments() -> Mapping[str, Any]:
+    """Return the counters of attempts, texts, tokens and prompts, and the histogram of durations, by name."""
     return _instruments(metrics.get_meter_provider())
 
 
 @lru_cache(maxsize=1)  # a provider keeps every instrument, so they are made once
-def _instruments(provider: Any) -> Instruments:
+def _instruments(provider: Any) -> Mapping[str, Any]:
     meter = provider.get_meter("guardwrap")
-    return Instruments(
-        meter.create_counter("guardwrap.attempts", "{attempt}", "Attempts that were accepted or rejected."),
-        meter.create_counter("guardwrap.accepted", "{text}", "Texts that were accepted."),
-        meter.create_counter("guardwrap.tokens", "{token}", "Tokens of all attempts."),
-        meter.create_counter("guardwrap.exhausted", "{prompt}", "Prompts without all of their texts."),
-        meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            "s",
-            "Duration of calls.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        ),
-    )
+    counters = {
+        "attempts": ("{attempt}", "Attempts that were accepted or rejected."),
+        "accepted": ("{text}", "Texts that were accepted."),
+        "tokens": ("{token}", "Tokens of all attempts."),
+        "exhausted": ("{prompt}", "Prompts without all of their texts."),
+    }
+    named = {name: meter.create_counter(f"guardwrap.{name}", *about) for name, about in counters.items()}
+    name, about = "gen_ai.client.operation.duration", ("s", "Duration of calls.")
+    return {**named, "duration": meter.create_histogram(name, *about, explicit_bucket_boundaries_advisory=_SECONDS)}

@@ -31,41 +31,16 @@ from transformers.utils.chat_template_utils import Chat, is_valid_message
 from guardwrap.errors import GuardwrapError, UsageError, first_line, nearest
 
 __all__ = [
-    "BUDGET_LIMITS",
-    "CACHE_NAMES",
-    "NEW_TEXT",
-    "NEW_TEXT_BESIDE_IMAGES",
-    "USED",
     "Chat",
-    "DummyLayer",
     "DynamicLayer",
     "DynamicSlidingWindowLayer",
     "GenerationMode",
-    "Given",
     "LinearAttentionAndFullAttentionLayer",
     "LinearAttentionLayer",
     "TorchDispatchMode",
-    "batch_size_of",
-    "beam_search",
-    "default_settings",
-    "end_ids",
-    "is_compiled",
-    "is_mutable",
     "is_valid_message",
-    "kept_states",
-    "library_lock",
-    "put_state",
-    "read_arguments",
-    "restore_frequencies",
-    "sampling_loop",
-    "stand_in",
-    "take_flags",
-    "tokenizer_lock",
-    "translated",
-    "uncompiled",
-    "without_stop_strings",
-    "writes_of",
 ]
+"""Names of transformers and torch that others import from here."""
 
 FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state")
 """Attributes of a linear attention layer that describe its states."""

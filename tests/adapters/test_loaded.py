@@ -10,8 +10,8 @@ from transformers import GenerationConfig, LogitsProcessor
 from guardwrap import GuardedGenerator, Masked, Regex
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
-from guardwrap.calls.local_session import LocalSession
 from guardwrap.calls.pilot import card_figures
+from guardwrap.calls.sessions import LocalSession
 from guardwrap.support.files import content
 from guardwrap.testing import World
 from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of

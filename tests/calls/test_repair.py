@@ -9,7 +9,7 @@ import pytest
 
 from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Length, Regex, Repair, constraint, qrs
 from guardwrap.calls import job
-from guardwrap.calls.endpoint_session import EndpointSession
+from guardwrap.calls.sessions import EndpointSession
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.engine.scheduling.request import RejectedAttempt

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, Masked, Regex, Twisted
-from guardwrap.calls import job, local_session, twisting
+from guardwrap.calls import job, sessions, twisting
 from guardwrap.calls.twisting import rounds_of
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import UsageError
@@ -70,7 +70,7 @@ def test_learning_leaves_the_event_loop_free(monkeypatch):
 
 
 def test_only_the_last_constraints_are_kept(monkeypatch):
-    monkeypatch.setattr(local_session, "TWISTS", 3)
+    monkeypatch.setattr(sessions, "TWISTS", 3)
     guarded = guarded_of(budget=Budget(max_attempts=500))
     for words in ("a", "b", "ab", "a", "ca", "bc"):
         guarded.run(WORLD.prompt, constraints=Keyword(words, whole_words=False), **WORLD.settings)

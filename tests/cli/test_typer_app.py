@@ -1,21 +1,23 @@
-"""The command itself: its options, what it imports, and one-line errors."""
+"""The typer app: errors, unknown options, commands that are imported when they run, and how little help imports."""
 
+import inspect
 import os
 import platform
 import re
 import subprocess
+import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from guardwrap import __version__
-from guardwrap.cli.typer_app import app
+from guardwrap.cli.typer_app import COMMANDS, app
 from guardwrap.errors import REMOVED
-from tests.cli.fixtures_commands import assert_one_line, generate, python, run
+from tests.cli.fixtures_commands import ROOT, assert_one_line, generate, python, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
-
-COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "report", "check", "catalogue"]
 
 
 def test_version_and_help():
@@ -34,7 +36,7 @@ def test_every_option_is_documented(command):
     assert not undocumented
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS, "serve", "init", "doctor"])
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help_shows_flags_without_the_type_of_a_value(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     args = ["--help"] if command is None else [command, "--help"]
@@ -152,3 +154,57 @@ def test_a_signal_is_one_line_in_every_command(has_a, sent, word, code):
 def test_unknown_options(given, meant):
     result = run("generate", "a", "-c", "catalogue:no-digits", given)
     assert_one_line(result, f"guardwrap: No such option: {given}{meant} (see ")
+
+
+HEAVY = {"jsonschema", "llguidance", "numpy", "pandas", "peft", "pydantic", "scipy", "torch", "transformers"}
+RUN = """\
+import sys
+sys.argv = ["guardwrap", *{args}]
+from guardwrap.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
+def heavy_modules(code: str) -> set[str]:
+    """Return the heavy modules that Python has imported after running the code."""
+    report = f"\nimport sys; print(*{HEAVY!r} & set(sys.modules), file=sys.stderr)"
+    command = [sys.executable, "-c", code + report]
+    done = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import guardwrap", set()),
+        ("import guardwrap; guardwrap.Budget", set()),
+        (RUN.format(args=["--help"]), set()),
+        (RUN.format(args=["--version"]), set()),
+        (RUN.format(args=["generate", "--help"]), {"jsonschema", "llguidance", "numpy", "pydantic"}),
+        ("import pydantic, scipy", {"numpy", "pydantic", "scipy"}),  # a negative control
+    ],
+)
+def test_only_needed_modules_are_imported(code: str, modules: set[str]) -> None:
+    assert heavy_modules(code) == modules
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_summaries_are_those_of_the_commands(name: str) -> None:
+    function = getattr(import_module(f"guardwrap.cli.commands.{name}_command"), name)
+    assert COMMANDS[name] == (inspect.getdoc(function) or "").split("\n\n")[0]
+
+
+def test_help_lists_the_commands_before_and_after_they_are_imported() -> None:
+    group: Any = get_command(app)
+    before = run("--help").stdout
+    assert all(f"│ {name} " in before for name in COMMANDS)
+    imported = [group.get_command(None, name) for name in COMMANDS]
+    assert [command.name for command in imported] == list(COMMANDS) == group.list_commands(None)
+    assert [group.get_command(None, name) for name in COMMANDS] == imported
+    assert group.get_command(None, "nothing") is None
+    for name in COMMANDS:
+        run(name, "--help")
+    assert run("--help").stdout == before

@@ -8,7 +8,7 @@ import pytest
 from guardwrap import Regex
 from guardwrap.evaluation.evaluation_report import claims_of_evaluation, next_step, page_of
 from guardwrap.evaluation.evaluation_run import evaluate
-from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.evaluation.evaluation_settings import EvaluationSettings
 from guardwrap.evaluation.figures import BaseFigures, Evaluation, PromptFigures, ProposalFigures
 from guardwrap.evaluation.tradeoff import Point
 from guardwrap.outcomes import Estimate, exactly
@@ -18,7 +18,7 @@ from tests.evaluation.fixtures_recordings import Source, placed
 CHEAP, SAME, DEAR = Estimate(0.6, 0.55, 0.65), Estimate(0.12, 0.08, 0.17), Estimate(0.01, 0.005, 0.015)
 NEAR, OPEN, FAR = Estimate(0.02, 0.01, 0.04), Estimate(0.02, 0.01, 0.08), Estimate(0.4, 0.3, 0.5)
 BASE = Estimate(0.1, 0.09, 0.11)
-SETTINGS = Settings(constraint="x", prompts=["p"], proposals={"hint": "h {prompt}"})
+SETTINGS = EvaluationSettings(constraint="x", prompts=["p"], proposals={"hint": "h {prompt}"})
 
 
 def of_qrs(beta, tvd, cost, sampler="qrs"):
@@ -137,7 +137,7 @@ def test_more_attempts_are_advised_only_where_they_lead_somewhere():
 
 
 def test_of_qrs_the_cheapest_setting_before_one_that_is_not_near():
-    """Settings are tested from the most expensive on, up to the first that is not close."""
+    """EvaluationSettings are tested from the most expensive on, up to the first that is not close."""
     points = of_qrs(0.1, NEAR, 2.0), of_qrs(0.2, OPEN, 2.5), of_qrs(0.3, NEAR, 3.0), of_qrs(0.4, NEAR, 5.0)
     found = claims_of_evaluation(evaluation(proposal(CHEAP, FAR, *points)))
     assert found[2].sentence == "QRS from hint with β = 0.3 costs 3.33 times fewer attempts than the model"
@@ -205,7 +205,7 @@ def test_what_was_found_comes_first_and_settings_last(tmp_path):
     found = evaluate(Source(placed()), settings, Regex("a"), tmp_path)
     sections = page_of(found).sections
     assert [section.title for section in sections] == [
-        "Results", "Prompt", "How figures are computed", "Settings"
+        "Results", "Prompt", "How figures are computed", "EvaluationSettings"
     ]  # fmt: skip
     words, claims, picture = sections[0].blocks
     assert isinstance(words, Text)

@@ -18,7 +18,7 @@ from guardwrap.errors import UsageError
 from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.evaluation_report import page_of, read_evaluation
 from guardwrap.evaluation.evaluation_run import evaluate
-from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.evaluation.evaluation_settings import EvaluationSettings
 from guardwrap.outcomes import Estimate
 from guardwrap.outcomes.blocks import Bars, Curves, Points
 from guardwrap.outcomes.charts import methods_of
@@ -32,7 +32,7 @@ from tests.outcomes.fixtures_pages import Page
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('1')</script> & \" $x$ _"
 SECRET = "eeeeeeeeee"  # a text without an a
-SETTINGS = Settings(
+SETTINGS = EvaluationSettings(
     constraint="x", prompts=["Tell me."], proposals={"cap": "Use an a. {prompt}"}, attempts=250, steps=[1, 3], texts=60
 )
 

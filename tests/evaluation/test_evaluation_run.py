@@ -14,7 +14,7 @@ from guardwrap.adapters import save_adapter
 from guardwrap.calls import choice
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError
 from guardwrap.evaluation.evaluation_run import _law_of, evaluate
-from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.evaluation.evaluation_settings import EvaluationSettings
 from guardwrap.testing import World
 from tests.evaluation.fixtures_recordings import undrawn
 from tests.fixtures_adapters import CONSTRAINT, card_of, trained, world_of
@@ -30,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: int = ATTEMPTS) -> Any:
-    settings = Settings(
+    settings = EvaluationSettings(
         constraint="x",
         prompts=[world.prompt],
         proposals=proposals,

@@ -12,7 +12,6 @@ from guardwrap.constraints import Length, catalogue
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.evaluation.evaluation_settings import (
     EvaluationSettings,
-    Settings,
     marks_of,
     position_to_compare,
     read_evaluation_settings,
@@ -22,7 +21,7 @@ from guardwrap.training.training_settings import read_settings as read_training
 
 
 def test_the_place():
-    settings = Settings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
+    settings = EvaluationSettings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
     word, digits = Keyword("dragon"), Regex(r"\d")
     assert position_to_compare(settings, word) is word
     assert position_to_compare(settings, digits & Length(max=10, unit="words")) is digits
@@ -32,7 +31,7 @@ def test_the_place():
 
 
 def test_what_is_highlighted():
-    settings = Settings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
+    settings = EvaluationSettings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
     word, digits = Keyword("dragon"), Regex(r"\d")
     assert marks_of(settings, word & digits & ~Keyword("castle")) == (word, digits)
     assert marks_of(settings, ~digits) == ()
@@ -222,7 +221,7 @@ def test_a_list_of_constraints_all_of_which_must_hold(tmp_path, read):
 
 
 def test_the_names_of_version_0_1_stay():
-    assert Settings is EvaluationSettings
+    assert EvaluationSettings is EvaluationSettings
 
 
 def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:

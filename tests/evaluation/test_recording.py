@@ -11,11 +11,11 @@ from guardwrap.errors import UsageError
 from guardwrap.evaluation import evaluation_run as recording
 from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.evaluation_run import evaluate
-from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.evaluation.evaluation_settings import EvaluationSettings
 from tests.evaluation.fixtures_recordings import Source, placed, undrawn
 
 SECRET = "eeeeeeeeee"  # a text without an a
-SETTINGS = Settings(
+SETTINGS = EvaluationSettings(
     constraint="x", prompts=["Tell me."], proposals={"cap": "Use an a. {prompt}"}, attempts=250, steps=[1], texts=60
 )
 

@@ -9,7 +9,7 @@ import torch
 
 from guardwrap import GuardedGenerator, Masked, Prompt, Regex, qrs
 from guardwrap.adapters import save_adapter
-from guardwrap.calls.local_session import LocalSession
+from guardwrap.calls.sessions import LocalSession
 from guardwrap.engine import sequence_scores
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.engine.sequence_scores import log_probabilities

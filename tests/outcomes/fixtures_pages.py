@@ -7,7 +7,7 @@ from typing import Literal
 
 from guardwrap import Regex
 from guardwrap.evaluation.evaluation_run import evaluate
-from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.evaluation.evaluation_settings import EvaluationSettings
 from guardwrap.outcomes import Estimate, blocks, plain
 from guardwrap.outcomes.blocks import (
     Bar,
@@ -113,7 +113,7 @@ def results(folder: Path) -> None:
     """Fill a folder: a page, an evaluation, trainings for two constraints, one of them interrupted."""
     folder.mkdir(parents=True, exist_ok=True)
     write_page(a_page(), folder / "page.json")
-    settings = Settings(
+    settings = EvaluationSettings(
         constraint="x", prompts=["Tell me."], proposals={"no-carry": "{prompt}"}, attempts=120, steps=[1]
     )
     evaluate(Source(placed()), settings, Regex("a"), folder)

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from html import escape, unescape
 from pathlib import Path
@@ -221,20 +220,13 @@ def test_marks_are_the_spans():
 def test_figures_are_told_to_those_who_cannot_see_them():
     curve = Curve("ours", (CurvePoint(100, Estimate(3, 2.5, math.inf)), CurvePoint(50_000, around(1))))
     block = Curves("Learning", "samples", "KL [nats]", (curve,), levels=(Level("a", 4.5),))
-    told = "Learning: KL [nats] against samples, with 95 % intervals. ours: 3 [2.5, ∞] at 100, 1 [0.9, 1.1] at 50000; "
-    assert charts.alt_of(block) == told + "a: constant at 4.5."
     html, page = html_of(block)
-    assert [attributes["aria-label"] for tag, attributes in page.seen if attributes.get("role") == "img"] == [
-        charts.alt_of(block)
-    ]
+    told = "Learning: KL [nats] against samples. ours; a. The figures are in the table below."
+    assert [attributes["aria-label"] for tag, attributes in page.seen if attributes.get("role") == "img"] == [told]
     assert "A bar without a cap extends beyond the edge." in html
     cells = "".join(page.text)
     for figure in ("3 [2.5, ∞]", "1 [0.9, 1.1]", "50000", "4.5"):
         assert figure in cells
-    long = Curve("long", tuple(CurvePoint(i, around(i)) for i in range(1000)))
-    alt = charts.alt_of(replace(block, series=(long,)))
-    assert len(alt) < 1000
-    assert "999 [999, 999] at 999" in alt
 
 
 EMPTY = Curve("nothing", ())
@@ -346,11 +338,11 @@ def test_a_folder_with_everything(tmp_path):
     alts = [unescape(alt) for alt in re.findall(r'aria-label="([^"]*)"', html)]
     curves = [alt for alt in alts if alt.startswith("Learning curves")]
     assert len(curves) == 3
-    assert "other: " in curves[0]
+    assert "other" in curves[0]
     assert "runs/" not in curves[0]
-    assert "runs/dpg: " in curves[1]
-    assert "runs/sft (by weights): " in curves[1]
-    assert "the model itself: -log AR: constant at 6.91" in curves[1]
+    for name in ("runs/dpg", "runs/sft (by weights)", "the model itself: -log AR"):
+        assert name in curves[1]
+    assert "6.91" in text
     # Figures with intervals; the draws they were measured on; warnings.
     for word in (
         "0.001 [0.0005, 0.002]", "0.8 [0.7, 0.85]", "1.6 [1.2, ∞]", "1.4 [1, 1.9]", "draws of g",

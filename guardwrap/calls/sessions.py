@@ -1,4 +1,4 @@
-"""Sessions around a local pipeline: the wrapper, training and evaluation start here."""
+"""Sessions around a local pipeline and around an endpoint: the wrapper, training and evaluation start here."""
 
 from __future__ import annotations
 
@@ -11,24 +11,40 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from transformers import PreTrainedModel
+from transformers.pipelines import Pipeline
+
 from guardwrap.calls.base_session import BATCH_SIZE, BaseSession, unseen_tools
 from guardwrap.calls.job import Job
-from guardwrap.calls.source import LocalSource, Proposal, adapter_of, part_judged, proposal_of
+from guardwrap.calls.source import EndpointSource, LocalSource, Proposal, part_judged, require_possible
 from guardwrap.calls.twisting import MASKED_INSTEAD, TwistedConstraint, Twists
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.prefix_reader import PrefixReader
+from guardwrap.engine.endpoint.endpoint_law import masking, read_endpoint_settings
+from guardwrap.engine.endpoint.endpoint_scores import EndpointWeigher
+from guardwrap.engine.endpoint.server import Endpoint, line_to
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.engine.refill.mode_selection import select_rows, slower_because
 from guardwrap.engine.scheduling.request import Spec
 from guardwrap.errors import UsageError
 from guardwrap.models.calls import Call, TensorCall
 from guardwrap.models.early_abort import UNSTABLE, StablePrefix
+from guardwrap.models.endpoint_calls import EndpointCall
 from guardwrap.models.loading import has_dropout, pipeline_of
+from guardwrap.models.parsed_message import parsed_note
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.prompt_forms import prepare_rows
-from guardwrap.models.proposal_draws import QUANTISED, ProposedCall, Weigher, differences, with_own_target
+from guardwrap.models.proposal_draws import (
+    QUANTISED,
+    ProposedCall,
+    Weigher,
+    differences,
+    require_same_tokens,
+    with_own_target,
+)
 from guardwrap.models.task_calls import call_kind, call_of
-from guardwrap.proposals import Masked
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
+from guardwrap.support.files import PREFIX
 from guardwrap.support.transformers_internals import batch_size_of
 from guardwrap.support.yaml_nodes import short
 from guardwrap.twists.automata import MOST_STATES
@@ -37,6 +53,12 @@ if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 logger = logging.getLogger("guardwrap")
+
+_SEEDS = (
+    "the same seed may give other texts: the server does not promise to repeat them (if it does, pass "
+    "Endpoint(repeats_seeds=True))"
+)
+_DEFAULTS = "top_k, min_p and repetition_penalty are the server's defaults, because of Endpoint(extra=False)"
 
 TWISTS = 8
 """The most constraints whose twists are kept, with up to 100 MB each; those used last remain."""
@@ -148,10 +170,47 @@ class LocalSession(BaseSession):
         return replace(job, on_exhausted="raise", repair=None), prompts, begins
 
     def _proposal_of(self, given: Any) -> Proposal | None:
-        return proposal_of(self.pipe, given)
+        if given is None or given is False:
+            return None
+        if not self.call_class.causal:
+            raise UsageError("proposal= is supported only for causal language models; leave it out")
+        if isinstance(given, Masked):
+            return replace(self._proposal_of(given.proposal) or Proposal(), masked=given)
+        if isinstance(given, Twisted):
+            return replace(self._proposal_of(given.proposal) or Proposal(), twisted=given)
+        if isinstance(given, Prompt):
+            return Proposal(prompt=given)
+        if isinstance(given, str) and "{" in given:
+            raise UsageError(f"proposal={given!r} is not the name of a model; for a prompt, pass Prompt({given!r})")
+        has_tokenizer = isinstance(given, str | Path | Pipeline)
+        other = pipeline_of(given, None if has_tokenizer else self.tokenizer)
+        if not call_kind(other).causal:
+            raise UsageError("the proposal is not a causal language model; give one with the tokenizer of the model")
+        require_same_tokens(self.pipe, other)
+        return Proposal(other)
 
-    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
-        return adapter_of(self.pipe, given, allow_mismatch)
+    def adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
+        """Load an adapter from ``adapter=``. One that is already loaded for the model is returned as it is."""
+        if not self.call_class.causal:
+            raise UsageError("adapter= is supported only for causal language models; leave it out")
+        from guardwrap.adapters.loaded import (  # peft takes a second to import
+            Checkpoint,
+            Loaded,
+            in_training,
+            load_adapter,
+        )
+
+        if isinstance(given, Loaded | Checkpoint):
+            return given
+        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
+            return in_training(self.model, given)
+        if isinstance(given, str | Path):
+            given = Adapter(given)
+        if not isinstance(given, Adapter):
+            raise UsageError(f"adapter={given!r} is not a folder, a Hub id or an Adapter('...')")
+        if allow_mismatch:
+            given = replace(given, allow_mismatch=True)
+        return load_adapter(self.model, self.tokenizer, given)
 
     def _pipe_of(self, proposal: Proposal | None) -> Any:
         """Return the pipeline that attempts are drawn from, perhaps with an adapter."""
@@ -258,3 +317,89 @@ class LocalSession(BaseSession):
             if len(self._learned) > TWISTS:
                 self._learned.popitem(last=False)
         return Twists(learned, proposal.twisted.strength)
+
+
+class EndpointSession(BaseSession):
+    """An endpoint, a constraint, and the defaults of calls."""
+
+    call_class: type[EndpointCall] = EndpointCall
+    takes_chats = True
+    tokenizer = None
+    provider = "openai"
+
+    def __init__(self, generator: Endpoint, constraints: Any, options: Mapping[str, Any] | None = None) -> None:
+        options = options or {}
+        super().__init__(constraints, options)
+        if options.get("tokenizer") is not None:
+            raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
+        if options.get("deterministic"):
+            raise UsageError("how an endpoint's server rounds is the server's choice; leave deterministic= out")
+        self.model = generator
+        self.model_name: str = generator.model
+        self._complete(options, BATCH_SIZE)
+        if self.proposal is not None and self.proposal.masked is not None:
+            masking(self.spec.constraint)
+        line_to(generator)  # fail now if the client library is missing, before prompts are consumed
+
+    def _proposal_of(self, given: Any) -> Proposal | None:
+        if given is None or given is False:
+            return None
+        if isinstance(given, Prompt):
+            return Proposal(prompt=given)
+        if isinstance(given, Masked):
+            if given.unseen != Masked().unseen:
+                raise UsageError("unseen= has no effect on a server, which masks every token or none; pass Masked()")
+            return replace(self._proposal_of(given.proposal) or Proposal(), masked=given)
+        if isinstance(given, Twisted):
+            raise UsageError(
+                "Twisted() weighs next tokens, which a server does not let its clients do; wrap the model itself, or "
+                "leave Twisted() out"
+            )
+        raise UsageError(
+            "with an endpoint, proposal= is a Prompt('...') or Masked(); to draw from another model, wrap its own "
+            "Endpoint"
+        )
+
+    def adapter_of(self, given: Any, allow_mismatch: bool = False) -> str:
+        """Return ``adapter=`` if it names an adapter of the server; raise UsageError for a folder or another object."""
+        if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
+            raise UsageError(
+                "with an endpoint, adapter= is the name of an adapter on the server; load the folder there (vLLM: "
+                "--enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
+            )
+        return given
+
+    def _call(self, rest: dict[str, Any], proposal: Proposal | None) -> EndpointCall:
+        full_text = rest.pop("return_full_text", None)
+        if not (full_text is None or isinstance(full_text, bool)):
+            raise UsageError(f"return_full_text={full_text!r}: give True or False")
+        drawn = (proposal and proposal.adapter) or self.model.model
+        rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
+        settings = read_endpoint_settings(self.model, rest)
+        return EndpointCall(settings, self.model.model, drawn, full_text is not False, rewrite)
+
+    def _source(
+        self,
+        own: Mapping[str, Any],
+        spec: Spec,
+        each: Iterable[Spec] | None,
+        proposal: Proposal | None,
+        call: EndpointCall,
+    ) -> EndpointSource:
+        settings = call.settings
+        parses = bool(own.get("parse_messages") or settings.chat) or part_judged(spec, each) is not None
+        call = replace(call, parses=parses)
+        require_possible(spec, proposal, self.model, settings)
+        notes = [f"a is {self.model.described} under {settings.words}"]
+        notes += [] if self.model.extra else [_DEFAULTS]
+        notes += [] if self.model.repeats_seeds else [_SEEDS]
+        notes += unseen_tools(spec.constraint, settings.chat)
+        notes += [parsed_note(spec.constraint, "the server")] if parses else []
+        return EndpointSource(
+            call=call,
+            model=self.model,
+            reader=PrefixReader(spec.constraint).after(call.context()),
+            proposal=proposal,
+            weigh=None if proposal is None else EndpointWeigher(self.model, self._size(own)),
+            notes=tuple(notes),
+        )
