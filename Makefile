@@ -19,10 +19,10 @@ test test-slow check: export OMP_NUM_THREADS = 1
 
 # Six minutes on two cores; `make test-slow` runs the rest.
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: .venv/ready
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m slow
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m slow
 
 # An environment for each release of transformers that pip may resolve: oldest, locked, newest, in .matrix. The first
 # run takes an hour and some gigabytes; MATRIX=newest does one of them.

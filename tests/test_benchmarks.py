@@ -251,7 +251,6 @@ def bench(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("local")
 def test_structured_output_is_measured(
     bench: structured.Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -291,7 +290,6 @@ def tokenised(text: str, vocabulary: dict[str, int]) -> Iterator[tuple[int, ...]
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("local")
 def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
     """Over all texts, in whatever tokens, the probabilities under a mask add up to 1; a's do not."""
     task = next(task for task in structured.TASKS if task.name == "yes or no")
@@ -312,7 +310,6 @@ def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("local")
 def test_the_comma_case_is_measured(
     local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,8 +28,6 @@ from tests.integrations.fixtures_tools import call_text, tools_world
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-pytestmark = pytest.mark.xdist_group("local")
-
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:

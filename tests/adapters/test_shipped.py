@@ -17,8 +17,6 @@ FOLDERS = sorted(path.parent for path in content("adapters").glob("*/card.yaml")
 NAMES = [folder.name for folder in FOLDERS]
 JSON = "catalogue:json-object"
 
-pytestmark = pytest.mark.xdist_group("local")
-
 
 def test_there_are_two_and_the_readme_lists_them() -> None:
     listed = re.findall(r"^\| `([\w-]+)`", (content("adapters") / "README.md").read_text(encoding="utf-8"), re.M)

@@ -17,8 +17,6 @@ from guardwrap.engine.refill.slots import Slots
 from guardwrap.errors import ModelError
 from guardwrap.models.embedded_model import load_local
 
-pytestmark = pytest.mark.xdist_group("local")
-
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
 
 
