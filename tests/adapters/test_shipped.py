@@ -47,6 +47,7 @@ def test_a_name_finds_the_folder_and_a_wrong_one_is_told_the_nearest() -> None:
         fetched("catalogue:dragons")
 
 
+@pytest.mark.slow
 def test_an_adapter_for_another_model_is_refused(local: tuple[Any, Any]) -> None:
     model, tokenizer = local
     with pytest.raises(AdapterMismatch, match="dragon"):

@@ -153,6 +153,7 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     assert both.ways[0].without == 0
 
 
+@pytest.mark.slow
 def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> None:
     guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
     few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
@@ -239,6 +240,7 @@ def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
     assert "Pareto k" not in str(plain)
 
 
+@pytest.mark.slow
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
     """Both numbers of attempts are random; the test draws them from their distributions given the pilot."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))

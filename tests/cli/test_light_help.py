@@ -35,7 +35,6 @@ def heavy_modules(code: str) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "modules"),
     [
-        ("import guardwrap", set()),
         ("import guardwrap; guardwrap.Budget", set()),
         (RUN.format(args=["--help"]), set()),
         (RUN.format(args=["--version"]), set()),

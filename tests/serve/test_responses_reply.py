@@ -65,6 +65,7 @@ def parts_in_chat(message: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_texts_of_the_chat(agent: openai.OpenAI) -> None:
     rules: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {}),
@@ -435,6 +436,7 @@ def test_the_pieces_of_a_text_are_deltas_of_one_item() -> None:
     assert item["content"][0]["text"] == "a secret\nS"
 
 
+@pytest.mark.slow
 def test_pieces_of_a_real_server_are_standard_events(client: openai.OpenAI) -> None:
     most = 0
     for seed in range(6):

@@ -566,6 +566,7 @@ def test_hostile_files_and_texts_end():
     assert {name: found[name] for name in JUDGED} == JUDGED
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_a_line_for_each_case(capsys, tmp_path):
     hostile.main(["--only", "dashes", "a number beyond a double", "--out", str(tmp_path / "found.json")])
     printed = capsys.readouterr().out.splitlines()

@@ -57,6 +57,7 @@ def test_negative_control_of_z_draws_taken_for_those_of_a_new_adapter(
     assert started(tmp_path, weak).state.buffer.partition()[0] > 1.2 * z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpg", "sft"])
 def test_other_methods_go_on_from_it_too(tmp_path: Path, weak: str, method: str) -> None:
     trainer = trainer_of(tmp_path, constraint=STRICT, start=weak, method=method, samples=200)
@@ -76,6 +77,7 @@ def test_a_folder_that_began_otherwise_is_refused(tmp_path: Path, weak: str) -> 
             trainer_of(tmp_path, constraint=STRICT, start=other, samples=200)
 
 
+@pytest.mark.slow
 def test_the_card_says_what_it_began_as(tmp_path: Path, weak: str) -> None:
     world = llama_world()
     trained = train(guarded_of(world, STRICT), settings_of(world, start=weak), tmp_path)

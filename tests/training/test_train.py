@@ -107,6 +107,7 @@ def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
     assert trainer.state.seconds < 500
 
 
+@pytest.mark.slow
 def test_who_follows_it_hears_of_each_part(tmp_path, small):
     stages: list[Stage] = []
     made: list[int] = []

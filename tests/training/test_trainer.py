@@ -90,6 +90,7 @@ def learned_from_and_measured_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return mixed
 
 
+@pytest.mark.slow
 def test_what_was_learned_from_never_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert learned_from_and_measured_on(tmp_path, monkeypatch) == [0] * (REMEMBERED + 4)
 
@@ -134,6 +135,7 @@ def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypat
         assert len({side for number, side in zip(parents, sides, strict=True) if number == parent}) == 1
 
 
+@pytest.mark.slow
 def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Path) -> None:
     world = llama_world()
     trainer = trainer_of(tmp_path, world, samples=2000, rounds=1, updates=20)
