@@ -18,14 +18,24 @@ PROMPTS = ("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op")
 OPTIONS = (*PROMPTS, "-c", "rare.yaml", "-o", "out.jsonl")
 
 
+@pytest.fixture(scope="module")
+def first_run(model, tmp_path_factory):
+    """The lines of a run to the end with some prompts that get no text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("first"))
+        Path("rare.yaml").write_text(RARE)
+        result = generate(model, *OPTIONS, "--seed", 1)
+        assert result.exit_code == 3
+        assert "retry them with --resume --retry-failed, with another --seed or without one" in result.stderr
+        return Path("out.jsonl").read_text()
+
+
 @pytest.fixture
-def some_failed(model):
-    """Run to the end with some prompts that get no text, and return the lines."""
+def some_failed(first_run):
+    """Write the lines of that run, and return them with the numbers of those that failed."""
     Path("rare.yaml").write_text(RARE)
-    result = generate(model, *OPTIONS, "--seed", 1)
-    assert result.exit_code == 3
-    assert "retry them with --resume --retry-failed, with another --seed or without one" in result.stderr
-    found = Path("out.jsonl").read_text().splitlines(keepends=True)
+    Path("out.jsonl").write_text(first_run)
+    found = first_run.splitlines(keepends=True)
     failed = [number for number, line in enumerate(found) if not json.loads(line)["ok"]]
     assert 2 <= len(failed) <= len(found) - 2
     return found, failed
