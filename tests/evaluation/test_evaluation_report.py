@@ -225,6 +225,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     assert source.calls == []
 
 
+@pytest.mark.slow
 def test_matplotlib_stays_as_it_was(tmp_path):
     import matplotlib as mpl
 
