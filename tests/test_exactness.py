@@ -176,7 +176,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     # As if nothing were in flight: many attempts of a prompt in parallel.
     monkeypatch.setattr(decode.RefillBackend, "lengths", lambda self: {})
     world = table_world(letters="ab ", temperature=0.8)
-    results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
+    results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=GROSS)
     assert fit(world, CONSTRAINT, results) > FITS
 
     monkeypatch.setattr(request_state, "next_in_turn", whichever_finished_first)

@@ -66,6 +66,7 @@ def test_what_failed_is_drawn_again_and_nothing_else(model, some_failed, monkeyp
     assert Path("out.jsonl").read_text() == ready
 
 
+@pytest.mark.slow
 def test_a_line_is_not_given_up_for_one_with_fewer_texts(model):
     """With a smaller budget most new lines have fewer texts; the better one of each stays."""
     Path("rare.yaml").write_text(RARE)
@@ -161,6 +162,7 @@ def test_then_the_run_goes_on(model, some_failed):
             assert json.loads(new)["report"]["seed"] == 1
 
 
+@pytest.mark.slow
 def test_lines_of_their_own_are_drawn_again_with_theirs(model, tmp_path):
     Path("rare.yaml").write_text(RARE)
     lines = [{"prompt": p, "constraint": {"kind": "regex", "pattern": "b"}, "seed": i} for i, p in enumerate(PROMPTS)]

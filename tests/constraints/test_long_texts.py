@@ -115,9 +115,9 @@ def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 @pytest.mark.parametrize(
     ("name", "monitor"),
     [
-        ("length, words", checking.Rereading),
-        ("parses, python", parses.LineMonitor),
-        ("secrets, one word", hits.HitMonitor),
+        pytest.param("length, words", checking.Rereading, marks=pytest.mark.slow),
+        pytest.param("parses, python", parses.LineMonitor, marks=pytest.mark.slow),
+        pytest.param("secrets, one word", hits.HitMonitor, marks=pytest.mark.slow),
         ("keyword, stems of one word", keyword.KeywordMonitor),
     ],
 )

@@ -73,6 +73,7 @@ def test_what_was_written_gives_the_same_page_again(tmp_path, world):
     assert again == (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_there_is_to_know_of_weights_is_on_the_page(tmp_path):
     source = Source(placed())
     source.session.of_weights = ("weights come from a quantized model",)
@@ -272,6 +273,7 @@ def test_the_command(config, tmp_path):
     assert "sampler: imh, steps = 2" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     path, made = config
     monkeypatch.setattr(Source, "pipeline", "a pipeline", raising=False)

@@ -285,6 +285,7 @@ def test_draws_of_g_serve_any_training_of_the_same_law(tmp_path, monkeypatch):
     assert third.gold != first.gold
 
 
+@pytest.mark.slow
 def test_budgets_may_be_raised(tmp_path):
     first = trainer_of(tmp_path, tokens=100)
     first.run()

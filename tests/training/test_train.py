@@ -98,6 +98,7 @@ def test_seconds_end_learning_too(tmp_path, small, monkeypatch):
     assert trainer.policy.digest() != trainer_of(tmp_path / "new", small).policy.digest()
 
 
+@pytest.mark.slow
 def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
     trainer = trainer_of(tmp_path, small, gold_attempts=500, samples=100, tokens=1000, seconds=500.0)
     trainer.find_gold()
@@ -361,6 +362,7 @@ def rare(ids):
     return ids[:2] == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_policy_that_has_lost_part_of_g_is_warned_of(tmp_path, small):
     trainer = trainer_of(tmp_path, small, full=True)
     taught(trainer, small, rare)

@@ -162,6 +162,7 @@ def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Pa
     assert all(torch.equal(tensor, too_little[name]) for name, tensor in trainer.policy.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_the_way_to_the_policy_begins_at_the_model_and_ends_at_the_policy(tmp_path: Path, full: bool) -> None:
     world = llama_world(dtype=torch.float32)  # the dtype of the policy's parameters
