@@ -415,6 +415,7 @@ def test_an_adapter_in_training_is_drawn_from_as_it_stands() -> None:
     assert outcome.report.proposal == "the checkpoint 'in training' (KL(g‖g') is not known: it has no card)"
 
 
+@pytest.mark.slow
 def test_threads_with_and_without(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)

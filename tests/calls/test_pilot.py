@@ -107,6 +107,7 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
         guarded.plan(small.prompt, pilot=10, **{**settings, "temperature": -1.0})
 
 
+@pytest.mark.slow
 def test_prompts_may_come_from_an_iterator(small: World) -> None:
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     told = [
@@ -222,6 +223,7 @@ def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
     assert plain.more == 0, "rejection does not use weights"
 
 
+@pytest.mark.slow
 def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     asked = {"seed": 0, "sampler": "qrs", **small.settings}

@@ -59,6 +59,7 @@ def test_each_line_has_its_own(model, has_a, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_lines_are_read_as_they_come_from_stdin(model, has_a):
     stdin = "".join(json.dumps(line) + "\n" for line in LINES[:3])
     result = generate(model, "--jsonl", "-", "-c", has_a, "--seed", 1, stdin=stdin)

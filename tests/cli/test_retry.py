@@ -96,6 +96,7 @@ def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_fail
     assert "did not get all their texts; raise the budget; retry them with --resume --retry-failed" in told
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_named_replaces_that_of_lines(model):
     Path("rare.yaml").write_text(RARE)
     lines = [{"prompt": prompt, "budget": {"max_attempts": 15}} for prompt in PROMPTS]
@@ -117,6 +118,7 @@ def test_a_budget_that_is_named_replaces_that_of_lines(model):
     assert generate(model, *options, "--resume").exit_code == 2, "lines that were not retried have the old one"
 
 
+@pytest.mark.slow
 def test_the_texts_are_those_of_the_seed_that_is_given(model, some_failed):
     _, failed = some_failed
     more = ("--resume", "--retry-failed", "--max-attempts", 2000, "--seed", 9)

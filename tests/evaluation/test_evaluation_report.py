@@ -184,6 +184,7 @@ def test_the_page(tmp_path):
     assert SECRET not in html
 
 
+@pytest.mark.slow
 def test_a_proposal_has_one_colour_on_its_page(tmp_path):
     """Texts of the model have the color of g, and the paper's curves those of the same samplers."""
     found = run(tmp_path, replication=True)

@@ -314,6 +314,7 @@ def test_more_samples_are_divided_among_more_rounds(tmp_path):
     assert same(numbers(less), numbers(more))
 
 
+@pytest.mark.slow
 def test_more_samples_for_dpg_are_more_steps(tmp_path):
     trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100).run()
     more = trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100, samples=800)

@@ -424,6 +424,7 @@ def test_a_tiny_effective_sample_size_is_warned_of():
     assert "900 accepted draws are worth only 1.1 draws of g" in warning
 
 
+@pytest.mark.slow
 def test_what_sft_has_lost_is_warned_of_in_the_end(tmp_path, small, monkeypatch, caplog):
     # Its rounds compute no weights; only the final draws have them.
     def learn(self, number, *_):

@@ -129,6 +129,7 @@ def test_advice_on_lines_of_a_file_names_them(model, has_a, tmp_path):
     assert f"2 of 2 prompts (the first is {lines}:1) had no text in 40 attempts" in run(*args).stdout
 
 
+@pytest.mark.slow
 def test_a_sampler_is_planned_for_by_its_name(model, has_a):
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
     args += ["--proposal", "a{prompt}", "--top-k", 0]
