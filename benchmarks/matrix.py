@@ -75,7 +75,7 @@ def installed(python: Path) -> str:
 
 def measured(python: Path, log: Path, workers: int, tests: list[str]) -> dict[str, Any]:
     """Run the tests, whose output goes to a log, and the comma case in an environment."""
-    options = ["-q", "-n", str(workers), "--dist", "loadgroup"] if workers else ["-q"]
+    options = ["-q", "-n", str(workers), "--dist", "loadfile"] if workers else ["-q"]
     with log.open("w") as output:
         command = [str(python), "-m", "pytest", *options, *(f"tests/{each}" for each in tests)]
         subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=_alone(python))

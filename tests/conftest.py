@@ -5,6 +5,7 @@ import signal
 import sys
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +37,25 @@ def usual_sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, as they share what is costly to make; what takes longest goes first."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_place(item)))
-    items.sort(
-        key=lambda item: next((i for i, first in enumerate(FIRST) if _place(item).startswith(first)), len(FIRST))
-    )
+    """Put what takes longest first; the tests of a file are run by one worker, as they share what is costly to make."""
+    items.sort(key=lambda item: _turn(item.path))
 
 
-def _place(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+@cache
+def _place(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+
+
+@cache
+def _turn(path: Path) -> int:
+    return next((i for i, first in enumerate(FIRST) if _place(path).startswith(first)), len(FIRST))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where no seed is given torch's generator makes one: give each test its own, whatever ran before it."""
-    torch.manual_seed(zlib.crc32(f"{_place(item)}::{item.name}".encode()))
+    torch.manual_seed(zlib.crc32(f"{_place(item.path)}::{item.name}".encode()))
 
 
 def pytest_collection_finish() -> None:
@@ -74,7 +75,7 @@ def world() -> World:
 
 @pytest.fixture(scope="session")
 def local() -> tuple[Any, Any]:
-    """The embedded model and its tokenizer, for the tests of the group "local": each model is tried first, for 3 s."""
+    """The embedded model and its tokenizer, for the tests of a file to share: each model is tried first, for 3 s."""
     return load_local()
 
 

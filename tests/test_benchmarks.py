@@ -118,6 +118,7 @@ def test_counts_add_up(run: Run, tmp_path: Path) -> None:
     assert "≥ 15" in row
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run("--case", TIMED)
     for kind in engine.MEASURE:
@@ -184,6 +185,7 @@ def test_what_can_be_known_of_a_verdict() -> None:
     assert shares["by chance"]["high"] < 0.02
 
 
+@pytest.mark.slow
 def test_a_classifiers_verdicts_are_probed(tiny: str, tmp_path: Path) -> None:
     training = {
         "model": tiny, "prompts": ["ab", "ba"], "generation": {"max_new_tokens": 8, "do_sample": True, "top_k": 0},
@@ -251,7 +253,6 @@ def bench(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("local")
 def test_structured_output_is_measured(
     bench: structured.Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -291,7 +292,6 @@ def tokenised(text: str, vocabulary: dict[str, int]) -> Iterator[tuple[int, ...]
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("local")
 def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
     """Over all texts, in whatever tokens, the probabilities under a mask add up to 1; a's do not."""
     task = next(task for task in structured.TASKS if task.name == "yes or no")
@@ -312,7 +312,6 @@ def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("local")
 def test_the_comma_case_is_measured(
     local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,6 +349,7 @@ def test_the_table_of_the_matrix() -> None:
     assert not matrix.is_fine(fine | {"tests": {"passed": 8, "failed": 1}})
 
 
+@pytest.mark.slow
 def test_intervals_with_heavy_tails_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("uniform, as of a mask", "Pareto, k = 0.9", "a text of 0.01 % with 30 % of g")
     monkeypatch.setattr(tails, "WORLDS", {name: tails.WORLDS[name] for name in names})

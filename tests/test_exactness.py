@@ -21,7 +21,7 @@ from tests.fixtures_clock import Clock, ticking
 
 DRAWS = 10_000
 FEW = 2_500  # enough for a negative control, as the biases are large
-GROSS = 2_000  # for larger biases still: p < 1e-24 with half as many draws
+GROSS = 1_000  # for larger biases still: p < 1e-24
 FITS = 1e-3
 FAILS = 1e-9
 
@@ -164,7 +164,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
     # Rows that replace longer ones would not fit into the prefix tree.
     monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
     monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
-    assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, GROSS // 2, MODES[kind]) < FAILS
+    assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, GROSS, MODES[kind]) < FAILS
 
 
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     # As if nothing were in flight: many attempts of a prompt in parallel.
     monkeypatch.setattr(decode.RefillBackend, "lengths", lambda self: {})
     world = table_world(letters="ab ", temperature=0.8)
-    results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
+    results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=GROSS)
     assert fit(world, CONSTRAINT, results) > FITS
 
     monkeypatch.setattr(request_state, "next_in_turn", whichever_finished_first)

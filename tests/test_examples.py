@@ -28,8 +28,6 @@ from tests.integrations.fixtures_tools import call_text, tools_world
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-pytestmark = pytest.mark.xdist_group("local")
-
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -297,6 +295,7 @@ def test_commands_end_soon(page: str, to_load: float) -> None:
         assert took <= CPU_SECONDS, f"guardwrap {shlex.join(arguments)} takes {took:.1f} processor seconds"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("command_line", "loaded", "limited")
 def test_negative_control_a_command_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.test_examples.CPU_SECONDS", 0.5)

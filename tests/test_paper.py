@@ -33,7 +33,6 @@ from tests.training.fixtures_training import PRELOADED, trainer_of, undrawn
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"
 
-pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
 

@@ -313,6 +313,7 @@ def test_plan_without_an_acceptance() -> None:
     assert plan.to_dict()["forecasts"][0]["attempts"]["value"] is None
 
 
+@pytest.mark.slow
 def test_plan_of_a_proposal_chooses_a_sampler() -> None:
     world, other = other_model()
     far = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 def test_importing_guardwrap_imports_no_torch() -> None:
     code = (
         "import sys, guardwrap, guardwrap.errors, guardwrap.outcomes, guardwrap.samplers, guardwrap.constraints;"
+        "import guardwrap.evaluation.evaluation_report, guardwrap.outcomes.html;"
         "guardwrap.Regex('a'); guardwrap.Budget();"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )

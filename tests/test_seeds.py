@@ -85,7 +85,7 @@ def test_a_plan_uses_up_no_seed_of_a_call(world: World) -> None:
     assert guarded.session.plan_seed() not in {run.report.seed for run in runs}, "a plan must not draw a run's attempts"
 
 
-@pytest.mark.parametrize("batch_size", [2, 64])
+@pytest.mark.parametrize("batch_size", [2, pytest.param(64, marks=pytest.mark.slow)])
 def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
     world: World, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_an_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     assert packed(again) == packed(wheel)
 
 
+@pytest.mark.slow
 def test_the_catalogue_is_found_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:

@@ -415,6 +415,7 @@ def test_an_adapter_in_training_is_drawn_from_as_it_stands() -> None:
     assert outcome.report.proposal == "the checkpoint 'in training' (KL(g‖g') is not known: it has no card)"
 
 
+@pytest.mark.slow
 def test_threads_with_and_without(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)
@@ -579,6 +580,7 @@ def test_experts_are_refused_before_they_are_trained() -> None:
     assert attach(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
 
 
+@pytest.mark.slow
 def test_a_full_checkpoint(tmp_path: Path) -> None:
     world, second = world_of(), world_of(seed=4)
     second.model.generation_config.min_new_tokens = 4  # its settings do not affect a
@@ -594,6 +596,7 @@ def test_a_full_checkpoint(tmp_path: Path) -> None:
     assert guarded.run(world.prompt, sampler="qrs", **world.settings)[0].ok
 
 
+@pytest.mark.slow
 def test_hooks_of_accelerate_are_copied_too(folder: Path) -> None:
     world = world_of()
     law, inside = other(world).law(), world.gold(CONSTRAINT)

@@ -17,8 +17,6 @@ FOLDERS = sorted(path.parent for path in content("adapters").glob("*/card.yaml")
 NAMES = [folder.name for folder in FOLDERS]
 JSON = "catalogue:json-object"
 
-pytestmark = pytest.mark.xdist_group("local")
-
 
 def test_there_are_two_and_the_readme_lists_them() -> None:
     listed = re.findall(r"^\| `([\w-]+)`", (content("adapters") / "README.md").read_text(encoding="utf-8"), re.M)
@@ -49,6 +47,7 @@ def test_a_name_finds_the_folder_and_a_wrong_one_is_told_the_nearest() -> None:
         fetched("catalogue:dragons")
 
 
+@pytest.mark.slow
 def test_an_adapter_for_another_model_is_refused(local: tuple[Any, Any]) -> None:
     model, tokenizer = local
     with pytest.raises(AdapterMismatch, match="dragon"):

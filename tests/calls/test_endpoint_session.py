@@ -32,6 +32,7 @@ def guarded(server):
     return GuardedGenerator(endpoint(server), RULE, seed=3)
 
 
+@pytest.mark.slow
 def test_calls_give_the_pipelines_own_records(guarded):
     (record,) = guarded("a", **LAW)
     assert record["generated_text"].startswith("aa")
@@ -45,6 +46,7 @@ def test_calls_give_the_pipelines_own_records(guarded):
     assert [len(records) for records in lazy] == [1, 1]
 
 
+@pytest.mark.slow
 def test_all_ways_to_call_give_the_same_texts(guarded):
     prompts = ["a", "b", "ab"]
     texts = [outcome.texts for outcome in guarded.run(prompts, seed=7, **LAW)]

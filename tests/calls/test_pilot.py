@@ -74,6 +74,7 @@ def test_a_prompt_that_is_alone_waits_for_whole_attempts(small: World) -> None:
     assert all(one.seconds.low < one.seconds.high for one in each if one.acceptance.value), "other prompts use the time"
 
 
+@pytest.mark.slow
 def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     """Truncation makes QRS impossible; rejection works, and draws from g'."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
@@ -106,6 +107,7 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
         guarded.plan(small.prompt, pilot=10, **{**settings, "temperature": -1.0})
 
 
+@pytest.mark.slow
 def test_prompts_may_come_from_an_iterator(small: World) -> None:
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     told = [
@@ -153,6 +155,7 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     assert both.ways[0].without == 0
 
 
+@pytest.mark.slow
 def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> None:
     guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
     few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
@@ -220,6 +223,7 @@ def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
     assert plain.more == 0, "rejection does not use weights"
 
 
+@pytest.mark.slow
 def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     asked = {"seed": 0, "sampler": "qrs", **small.settings}
@@ -239,6 +243,7 @@ def test_a_plan_of_qrs_says_how_heavy_the_tail_is(small: World) -> None:
     assert "Pareto k" not in str(plain)
 
 
+@pytest.mark.slow
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
     """Both numbers of attempts are random; the test draws them from their distributions given the pilot."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))

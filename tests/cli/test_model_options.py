@@ -23,7 +23,9 @@ def loaded(monkeypatch):
     return wrappers
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(None, torch.float32), ("bfloat16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [pytest.param(None, torch.float32, marks=pytest.mark.slow), ("bfloat16", torch.bfloat16)]
+)
 def test_the_model_computes_in_this_type(model, has_a, loaded, dtype, expected):
     options = () if dtype is None else ("--dtype", dtype)
     result = generate(model, "ab", "-c", has_a, "--seed", 1, *options)

@@ -59,6 +59,7 @@ def test_each_line_has_its_own(model, has_a, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_lines_are_read_as_they_come_from_stdin(model, has_a):
     stdin = "".join(json.dumps(line) + "\n" for line in LINES[:3])
     result = generate(model, "--jsonl", "-", "-c", has_a, "--seed", 1, stdin=stdin)
@@ -67,6 +68,7 @@ def test_lines_are_read_as_they_come_from_stdin(model, has_a):
     assert [r["texts"] for r in records(result.stdout)] == [r["texts"] for r in records(expected.stdout)]
 
 
+@pytest.mark.slow
 def test_a_run_of_such_lines_is_resumed(model, has_a, tmp_path):
     (tmp_path / "b.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: b}\n")
     options = ("--jsonl", "p.jsonl", "-c", has_a, "--masked", "--top-k", 0, "-o", "out.jsonl")

@@ -97,7 +97,7 @@ def whole(model: str, options: tuple[Any, ...], seed: int = 1) -> list[dict[str,
     return without_time(generate(model, *options, "--seed", seed).stdout)
 
 
-@pytest.mark.parametrize("seed", [(), ("--seed", 1)])
+@pytest.mark.parametrize("seed", [(), pytest.param(("--seed", 1), marks=pytest.mark.slow)])
 def test_only_what_was_not_ready_is_drawn_for(
     model: str, options: tuple[Any, ...], given_up: Drawn, seed: tuple[Any, ...]
 ) -> None:

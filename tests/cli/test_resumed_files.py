@@ -102,6 +102,7 @@ def test_the_base_model_of_an_adapter(model: str, own: Path) -> None:
     assert written.model_digest("tuned") != before is not None
 
 
+@pytest.mark.slow
 def test_a_learned_twist_whose_file_has_changed(model: str) -> None:
     rule = "guardwrap: 1\nconstraint: {kind: keyword, words: a, whole_words: false}\n"
     Path("c.yaml").write_text(f"{rule}proposal: {{twisted: {{learned: a.twist}}}}\n")
@@ -115,6 +116,7 @@ def test_a_learned_twist_whose_file_has_changed(model: str) -> None:
     refused(resume, "other files of the learned twist")
 
 
+@pytest.mark.slow
 def test_options_of_a_proposal(model: str) -> None:
     """Reports say "masked" for both."""
     Path("c.yaml").write_text(ANY + "proposal: {masked: {unseen: 0.01}}\n")

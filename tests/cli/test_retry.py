@@ -18,14 +18,24 @@ PROMPTS = ("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op")
 OPTIONS = (*PROMPTS, "-c", "rare.yaml", "-o", "out.jsonl")
 
 
+@pytest.fixture(scope="module")
+def first_run(model, tmp_path_factory):
+    """The lines of a run to the end with some prompts that get no text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("first"))
+        Path("rare.yaml").write_text(RARE)
+        result = generate(model, *OPTIONS, "--seed", 1)
+        assert result.exit_code == 3
+        assert "retry them with --resume --retry-failed, with another --seed or without one" in result.stderr
+        return Path("out.jsonl").read_text()
+
+
 @pytest.fixture
-def some_failed(model):
-    """Run to the end with some prompts that get no text, and return the lines."""
+def some_failed(first_run):
+    """Write the lines of that run, and return them with the numbers of those that failed."""
     Path("rare.yaml").write_text(RARE)
-    result = generate(model, *OPTIONS, "--seed", 1)
-    assert result.exit_code == 3
-    assert "retry them with --resume --retry-failed, with another --seed or without one" in result.stderr
-    found = Path("out.jsonl").read_text().splitlines(keepends=True)
+    Path("out.jsonl").write_text(first_run)
+    found = first_run.splitlines(keepends=True)
     failed = [number for number, line in enumerate(found) if not json.loads(line)["ok"]]
     assert 2 <= len(failed) <= len(found) - 2
     return found, failed
@@ -56,6 +66,7 @@ def test_what_failed_is_drawn_again_and_nothing_else(model, some_failed, monkeyp
     assert Path("out.jsonl").read_text() == ready
 
 
+@pytest.mark.slow
 def test_a_line_is_not_given_up_for_one_with_fewer_texts(model):
     """With a smaller budget most new lines have fewer texts; the better one of each stays."""
     Path("rare.yaml").write_text(RARE)
@@ -85,6 +96,7 @@ def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_fail
     assert "did not get all their texts; raise the budget; retry them with --resume --retry-failed" in told
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_named_replaces_that_of_lines(model):
     Path("rare.yaml").write_text(RARE)
     lines = [{"prompt": prompt, "budget": {"max_attempts": 15}} for prompt in PROMPTS]
@@ -106,6 +118,7 @@ def test_a_budget_that_is_named_replaces_that_of_lines(model):
     assert generate(model, *options, "--resume").exit_code == 2, "lines that were not retried have the old one"
 
 
+@pytest.mark.slow
 def test_the_texts_are_those_of_the_seed_that_is_given(model, some_failed):
     _, failed = some_failed
     more = ("--resume", "--retry-failed", "--max-attempts", 2000, "--seed", 9)
@@ -151,6 +164,7 @@ def test_then_the_run_goes_on(model, some_failed):
             assert json.loads(new)["report"]["seed"] == 1
 
 
+@pytest.mark.slow
 def test_lines_of_their_own_are_drawn_again_with_theirs(model, tmp_path):
     Path("rare.yaml").write_text(RARE)
     lines = [{"prompt": p, "constraint": {"kind": "regex", "pattern": "b"}, "seed": i} for i, p in enumerate(PROMPTS)]

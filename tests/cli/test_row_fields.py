@@ -107,6 +107,7 @@ def test_a_field_may_have_the_name_of_an_option(model):
     assert len(records(result.stdout)[0]["texts"][0]) <= 3
 
 
+@pytest.mark.slow
 def test_plan_fills_the_rule(model, row_rule):
     args = ("--model", model, "--max-new-tokens", 8, "--pilot", 20, "--json", "--seed", 1)
     result = run("plan", "--jsonl", written(ROWS), "-c", row_rule, *args)

@@ -83,6 +83,7 @@ def test_starts_without_torch(args):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_memory_that_is_freed_is_kept():
     def faults(call):
@@ -123,6 +124,7 @@ def test_an_unexpected_error_is_one_line_without_its_message(model, has_a, monke
     assert "Traceback" in generate(model, "hi", "-c", has_a, "-vv").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "word", "code"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
 def test_a_signal_is_one_line_in_every_command(has_a, sent, word, code):
     start = (

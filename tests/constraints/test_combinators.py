@@ -55,16 +55,11 @@ def test_kleene_laws(a, b, text):
 
 @profile(150)
 @given(nameable_trees)
-def test_no_truth_value(constraint):
+def test_immutable_and_without_a_truth_value(constraint):
     with pytest.raises(TypeError, match="no truth value"):
         bool(constraint)
     with pytest.raises(TypeError):
         _ = constraint and constraint
-
-
-@profile(150)
-@given(nameable_trees)
-def test_immutable(constraint):
     for field in dataclasses.fields(constraint):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(constraint, field.name, None)

@@ -45,6 +45,7 @@ def test_each_set_has_enough_rules() -> None:
     assert all({"set", "id", "kwargs", "rule"} <= {*row} <= {"set", "id", "kwargs", "rule", "note"} for row in ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['set']}-{row['id']}")
 def test_rules_can_be_read_and_are_sound(row: dict[str, Any]) -> None:
     if unknown := names(row["rule"]) - {*kinds()}:

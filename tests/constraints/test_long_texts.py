@@ -115,9 +115,9 @@ def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 @pytest.mark.parametrize(
     ("name", "monitor"),
     [
-        ("length, words", checking.Rereading),
-        ("parses, python", parses.LineMonitor),
-        ("secrets, one word", hits.HitMonitor),
+        pytest.param("length, words", checking.Rereading, marks=pytest.mark.slow),
+        pytest.param("parses, python", parses.LineMonitor, marks=pytest.mark.slow),
+        pytest.param("secrets, one word", hits.HitMonitor, marks=pytest.mark.slow),
         ("keyword, stems of one word", keyword.KeywordMonitor),
     ],
 )
@@ -156,7 +156,13 @@ def test_a_watch_keeps_one_reading_of_an_attempt() -> None:
     assert not {name for name, value in vars(watch).items() if isinstance(value, dict | list | set)}
 
 
-@pytest.mark.parametrize("name", ["ten rules", "personal data, json", "keyword, stems of one word"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "keyword, stems of one word",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ten rules", "personal data, json")),
+    ],
+)
 def test_what_is_kept_of_an_attempt_is_a_few_copies_of_its_text(name: str) -> None:
     watched(name, 10)  # compiles expressions
     sizes = []

@@ -141,6 +141,7 @@ def test_a_compiled_model_is_drawn_in_the_fast_mode(wrap: Callable[[Any], Any], 
         torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_torch_compiles_again_after_a_call() -> None:
     world = llama_world(letters="ab", max_new_tokens=4)
     runs: list[int] = []

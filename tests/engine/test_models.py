@@ -492,6 +492,7 @@ def test_threads_do_not_exchange_warning_filters(locked: bool, monkeypatch: pyte
         assert (warnings.filters == before) is locked
 
 
+@pytest.mark.slow
 def test_threads_with_constraints_and_stop_strings_of_their_own() -> None:
     guarded = guard(tiny())
     guarded.model.generation_config.stop_strings = ["b"]

@@ -169,7 +169,7 @@ class Copies:
         return counted
 
 
-@pytest.mark.parametrize("top_k", [0, 3])
+@pytest.mark.parametrize("top_k", [0, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
     [

@@ -169,6 +169,7 @@ def test_negative_control_a_narrow_interval_for_resampled_texts(monkeypatch):
     assert off() >= 6
 
 
+@pytest.mark.slow
 def test_resampled_texts_are_not_surer_to_be_near(monkeypatch):
     """The correction for the recorded attempts' error does not lower the upper end of the interval."""
     base = WORLD.attempts(2000, 0, base=True)
@@ -274,6 +275,7 @@ def test_mean_over_prompts(found):
     )
 
 
+@pytest.mark.slow
 def test_self_bleu_where_there_are_texts_enough(monkeypatch):
     monkeypatch.undo()
     attempts, base = WORLD.attempts(400, 1), WORLD.attempts(400, 2, base=True)

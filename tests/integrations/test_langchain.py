@@ -304,6 +304,7 @@ def test_reasoning_is_not_part_of_the_answer() -> None:
     assert {reply.response_metadata["model_name"] for reply in replies} == {asked.guarded.session.model_name}
 
 
+@pytest.mark.slow
 def test_a_schema_applies_to_the_answer_after_reasoning() -> None:
     world = tools_world('{"a": 1}')
     asked = GuardedChatModel(guarded_chat(world), options=world.settings)

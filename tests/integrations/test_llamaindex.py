@@ -207,6 +207,7 @@ def test_asynchronous_calls_leave_the_event_loop_free(world: World, monkeypatch:
     assert len(asyncio.run(ask())) == 3
 
 
+@pytest.mark.slow
 def test_a_value_after_reasoning() -> None:
     from tests.integrations.fixtures_tools import guarded_chat, tools_world
 

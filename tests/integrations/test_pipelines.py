@@ -49,6 +49,7 @@ def test_langchains_pipeline(world: World) -> None:
     require_all(ask_langchain(guarded(world).as_pipeline(), world))
 
 
+@pytest.mark.slow
 def test_llamaindexs_model(world: World) -> None:
     require_all(ask_llamaindex(guarded(world).as_pipeline(), world))
 

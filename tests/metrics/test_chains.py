@@ -19,6 +19,7 @@ def autoregressive(rng: np.random.Generator, chains: int, steps: int, rho: float
     return np.stack(states, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("lag", [1, 5])
 def test_autocorrelation_covers(lag: int, rho: float) -> None:

@@ -95,6 +95,7 @@ def test_positivity() -> None:
     assert third == (1.0, 0.0, 1.0)  # from a single text
 
 
+@pytest.mark.slow
 def test_positivity_covers() -> None:
     def estimate(rng: np.random.Generator) -> Estimate:
         scores = np.round(rng.beta(0.5, 1.5, size=100), 6)

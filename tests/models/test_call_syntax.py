@@ -162,10 +162,10 @@ def test_every_message_that_is_written_has_valid_calls_and_nothing_else(name: st
 
 
 def attempts_for_twenty() -> int:
-    """Return how many attempts a mask takes until twenty messages call a tool."""
+    """Return how many attempts a mask takes until twenty messages call a tool, at most 26."""
     world, rule = tools_world(), ToolCalls([f], choice="required")
-    how: dict[str, Any] = {"proposal": Masked(beyond_truncation=True), "budget": Budget(max_attempts=200)}
-    guarded = GuardedGenerator(world.pipeline(), rule, **how)
+    how: dict[str, Any] = {"proposal": Masked(beyond_truncation=True), "budget": Budget(max_attempts=26)}
+    guarded = GuardedGenerator(world.pipeline(), rule, on_exhausted="none", **how)
     chat = [{"role": "user", "content": "x"}]
     options: dict[str, Any] = {"num_return_sequences": 20, "max_new_tokens": 40, "seed": 1}
     (outcome,) = guarded.run([chat], tools=rule.definitions, **options)

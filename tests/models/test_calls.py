@@ -1,6 +1,7 @@
 """Results have the pipeline's format: if nothing is rejected, they equal what the pipeline returns."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -64,8 +65,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", INPUTS)
-@pytest.mark.parametrize("setting", SETTINGS)
+# Each input with the settings that treat prompts in their own way, and each setting with several strings and chats.
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    sorted({*product(INPUTS, ("plain", "tensors", "prefix, new text")), *product(("list", "chats"), SETTINGS)}),
+)
 def test_same_as_the_pipeline(world: World, given: str, setting: str) -> None:
     pipe = world.pipeline()
     settings = {"max_new_tokens": 6, "do_sample": False, **SETTINGS[setting]}

@@ -17,8 +17,6 @@ from guardwrap.engine.refill.slots import Slots
 from guardwrap.errors import ModelError
 from guardwrap.models.embedded_model import load_local
 
-pytestmark = pytest.mark.xdist_group("local")
-
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
 
 
@@ -125,6 +123,7 @@ def test_verdicts_abort_early_and_change_no_text(local: tuple[Any, Any]) -> None
     assert fast_run.report.usage.tokens < slow_run.report.usage.tokens
 
 
+@pytest.mark.slow
 def test_multibyte_text_is_not_judged_half_decoded(local: tuple[Any, Any]) -> None:
     """A character that takes several tokens must not be seen as a replacement character (rule 4)."""
     _, tokenizer = local
@@ -146,6 +145,7 @@ def test_multibyte_text_is_not_judged_half_decoded(local: tuple[Any, Any]) -> No
     assert not any(prefix.endswith("\ufffd") for prefix in seen)
 
 
+@pytest.mark.slow
 def test_json(local: tuple[Any, Any]) -> None:
     schema = JSONSchema({"type": "object", "required": ["name"]})
     guarded = guard(local, schema, seed=0, budget=Budget(max_attempts=200))

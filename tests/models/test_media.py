@@ -168,6 +168,7 @@ def test_speech_is_drawn_when_asked(speech: Pipeline) -> None:
         guarded(AUDIO, constraints=NEVER, max_new_tokens=9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [t5, bart])
 def test_encoder_decoder_models(make: Any) -> None:
     model, tokenizer = make()

@@ -103,7 +103,7 @@ def world() -> World:
     return llama_world(letters="abcdef")
 
 
-def reports(world: World) -> list[Report]:
+def reports_of(world: World) -> list[Report]:
     """Return reports of exact, approximate and other texts, of none, and of those that a deadline biased."""
     calls: list[dict[str, Any]] = [
         {},
@@ -119,6 +119,11 @@ def reports(world: World) -> list[Report]:
     return [guarded.run(world.prompt, num_return_sequences=3, **call, **world.settings)[0].report for call in calls]
 
 
+@pytest.fixture(scope="module")
+def reports(world: World) -> list[Report]:
+    return reports_of(world)
+
+
 def decided(report: Report) -> tuple[str, list[str], Any]:
     """Return what a report decides by the distribution: its first line, which rows it has, and its JSON."""
     data = {name: value for name, value in report.to_dict().items() if name not in ("drawn_from", "usage")}
@@ -126,16 +131,17 @@ def decided(report: Report) -> tuple[str, list[str], Any]:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_decisions_do_not_depend_on_words(world: World, monkeypatch: pytest.MonkeyPatch, wrong: bool) -> None:
+def test_decisions_do_not_depend_on_words(
+    world: World, reports: list[Report], monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
     """The words are those of another language, or those of another fact."""
-    before = reports(world)
-    assert {each.distribution.closeness for each in before} == {
+    assert {each.distribution.closeness for each in reports} == {
         Closeness.EXACT, Closeness.APPROXIMATE, Closeness.OTHER, Closeness.NOTHING, Closeness.BIASED
     }  # fmt: skip
-    known, usual = [decided(each) for each in before], facts._BEGINNINGS
+    known, usual = [decided(each) for each in reports], facts._BEGINNINGS
     words = [*list(usual.values())[1:], usual[Closeness.EXACT]] if wrong else [f"Verteilung {name}" for name in usual]
     monkeypatch.setattr(facts, "_BEGINNINGS", dict(zip(usual, words, strict=True)))
-    after = reports(world)
+    after = reports_of(world)
     assert [decided(each) for each in after] == known
     assert not any(each.drawn_from.startswith(begins) for each, begins in zip(after, DRAWN_FROM, strict=True))
 
@@ -150,8 +156,8 @@ DRAWN_FROM = [
 ]
 
 
-def test_the_words_that_users_read_and_store(world: World) -> None:
-    for report, words in zip(reports(world), DRAWN_FROM, strict=True):
+def test_the_words_that_users_read_and_store(reports: list[Report]) -> None:
+    for report, words in zip(reports, DRAWN_FROM, strict=True):
         assert report.drawn_from.startswith(words)
         assert report.to_dict()["drawn_from"] == report.drawn_from
         assert report.to_dict()["distribution"] == report.distribution.closeness.value

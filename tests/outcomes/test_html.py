@@ -440,6 +440,11 @@ BROWSER = next(
 )
 needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium: apt-get install chromium, and these tests run too")
 
+
+def in_browser(test):
+    return pytest.mark.slow(needs_browser(test))
+
+
 PHONE = 390
 
 MEASURE = """
@@ -524,7 +529,7 @@ def shown(tmp_path_factory):
     return folder / "report.html"
 
 
-@needs_browser
+@in_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_on_a_phone(shown, dark):
     found = measured(shown, *["--force-dark-mode"] * dark)
@@ -544,7 +549,7 @@ def test_on_a_phone(shown, dark):
     assert (luminance(found["paper"]) < 0.05) == dark
 
 
-@needs_browser
+@in_browser
 def test_negative_control_a_page_that_is_too_wide(shown, tmp_path):
     wide = shown.read_text().replace("overflow-wrap: anywhere", "").replace("overflow-x: auto", "")
     (tmp_path / "report.html").write_text(wide)
@@ -552,7 +557,7 @@ def test_negative_control_a_page_that_is_too_wide(shown, tmp_path):
     assert found["needed"] > PHONE
 
 
-@needs_browser
+@in_browser
 @pytest.mark.parametrize("width", [PHONE, 1280])
 def test_charts_are_as_wide_as_the_page_and_labels_do_not_overlap(shown, width):
     found = measured(shown, width=width)
@@ -563,14 +568,14 @@ def test_charts_are_as_wide_as_the_page_and_labels_do_not_overlap(shown, width):
     assert 9 <= np.median(found["letters"]) <= 24
 
 
-@needs_browser
+@in_browser
 def test_negative_control_labels_that_overlap(shown, tmp_path):
     larger = shown.read_text().replace("</style>", "svg text { font-size: 40px !important; }</style>", 1)
     (tmp_path / "report.html").write_text(larger)
     assert measured(tmp_path / "report.html")["overlaps"] != []
 
 
-@needs_browser
+@in_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_table_that_goes_on_beyond_the_edge_shows_it(tmp_path, dark):
     def at_the_edge(*cells):
@@ -591,7 +596,7 @@ def test_a_table_that_goes_on_beyond_the_edge_shows_it(tmp_path, dark):
     assert edge == paper, "a negative control: all of it is seen"
 
 
-@needs_browser
+@in_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_screenshot(shown, tmp_path, dark):
     """Return the colors of the background, letters and highlighted spans."""

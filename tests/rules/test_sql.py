@@ -122,7 +122,9 @@ def steps_of(monkeypatch, text, dialect=None):
     return len(steps), fault
 
 
-@pytest.mark.parametrize("dialect", [None, "databricks", "athena"])
+@pytest.mark.parametrize(
+    "dialect", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in ("databricks", "athena"))]
+)
 @pytest.mark.parametrize("nested", NESTED)
 def test_no_nesting_takes_more_than_its_steps(nested, dialect, monkeypatch):
     """18 types within each other took 8 s, and each further one twice as long."""

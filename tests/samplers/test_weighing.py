@@ -255,6 +255,7 @@ def test_a_pilot_without_weights_goes_on() -> None:
     )
 
 
+@pytest.mark.slow
 def test_texts_after_a_pilot_of_the_default_length_follow_the_law_of_its_beta() -> None:
     """Negative control: the last text of the pilot, on which β depends, follows another law."""
     world, sampler, attempts = WORLDS["whole"], qrs(target_tvd=0.1), WORLDS["whole"].attempts(9)

@@ -49,6 +49,7 @@ def test_requests_that_do_not_end(server, http):
     assert wait_until(http, running=0, queued=0)
 
 
+@pytest.mark.slow
 def test_who_goes_frees_the_batch(server, http):
     body = json.dumps({**ASKED, **ENDLESS}).encode()
     quiet = raw(server, "POST /v1/chat/completions HTTP/1.1", body)
@@ -60,6 +61,7 @@ def test_who_goes_frees_the_batch(server, http):
     wait_until(http, running=0, queued=0, rows_busy=0)
 
 
+@pytest.mark.slow
 def test_a_full_house(server, http, client):
     body = json.dumps({**ASKED, **ENDLESS}).encode()
     there = [raw(server, "POST /v1/chat/completions HTTP/1.1", body) for _ in range(3)]
@@ -107,6 +109,7 @@ def test_hostile_schemas_and_patterns_hold_nobody_up(http, fields, status):
     wait_until(http, running=0)
 
 
+@pytest.mark.slow
 def test_a_checker_that_hangs_ends_its_request_alone(http):
     reply = http.post("/v1/chat/completions", json={**ASKED, "guardwrap": {"constraint": "hanging"}})
     assert (reply.status_code, reply.json()["error"]["code"]) == (422, "check_failed")

@@ -45,14 +45,19 @@ def url() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def pipeline() -> Any:
+    return world_of("Qwen or Hermes").pipeline()
+
+
 @pytest.fixture
-def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def scope(pipeline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names that a snippet may use: the tool, from a module with source, as some frameworks read it."""
     (tmp_path / "the_tool.py").write_text(TOOL)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     monkeypatch.delitem(sys.modules, "the_tool", raising=False)
-    return {"f": __import__("the_tool").f, "pipeline": world_of("Qwen or Hermes").pipeline(), "__name__": "snippet"}
+    return {"f": __import__("the_tool").f, "pipeline": pipeline, "__name__": "snippet"}
 
 
 def ran(title: str, url: str, scope: dict[str, Any], model: str = RESPONSES) -> dict[str, Any]:

@@ -145,6 +145,7 @@ def test_what_is_banned_is_in_no_field(client: openai.OpenAI) -> None:
             assert "bad" not in message.model_dump_json()
 
 
+@pytest.mark.slow
 def test_structured_output_is_of_the_answer_after_the_reasoning(client: openai.OpenAI) -> None:
     extra = {"guided_regex": '[{}":a1]+', "max_tokens": 12}
     plain = [given for seed in range(8) for given in answer(client, n=8, seed=seed, extra_body=extra).choices]

@@ -88,6 +88,7 @@ def metrics(client: Any, http: Any) -> dict[str, set[str]]:
     return exposed(http.get("/metrics").text)
 
 
+@pytest.mark.slow
 def test_each_panel_and_alert_asks_for_metrics_that_the_server_has(metrics: Any) -> None:
     assert len(queries(DASHBOARD)) >= 15
     assert missing(queries(DASHBOARD), metrics) == []
@@ -96,6 +97,7 @@ def test_each_panel_and_alert_asks_for_metrics_that_the_server_has(metrics: Any)
     assert missing([variable["query"]["query"].removeprefix("label_values(").split(",")[0]], metrics) == []
 
 
+@pytest.mark.slow
 def test_the_dashboard_shows_all_metrics_of_the_server(metrics: Any) -> None:
     """A metric that no panel shows is useless, or a panel is missing."""
     shown = {name for query in [*queries(DASHBOARD), *(rule["expr"] for rule in alerts())] for name in asked_of(query)}
@@ -105,6 +107,7 @@ def test_the_dashboard_shows_all_metrics_of_the_server(metrics: Any) -> None:
     assert stems <= {re.sub("_(bucket|sum|count|total)$", "", name) for name in shown}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "lacking"),
     [
@@ -222,6 +225,7 @@ def test_the_image_runs_as_a_number_in_exec_form_with_a_health_check() -> None:
     assert f"torch=={torch}" in lock
 
 
+@pytest.mark.slow
 def test_the_health_check_of_the_image_fails_if_nothing_answers(server: Any) -> None:
     _, check = dict(instructions((DEPLOY / "Dockerfile").read_text()))["HEALTHCHECK"].split("CMD", 1)
     command = json.loads(check)
@@ -249,6 +253,7 @@ def patience(probe: dict[str, Any]) -> float:
     return float(probe["periodSeconds"] * probe["failureThreshold"])
 
 
+@pytest.mark.slow
 def test_the_manifests_fit_the_image_and_the_server(http: Any) -> None:
     kinds = manifests()
     assert set(kinds) == {"Deployment", "Service", "InferenceService"}
@@ -281,6 +286,7 @@ def test_a_pod_that_drains_is_not_killed() -> None:
     assert patience(container["startupProbe"]) >= 300
 
 
+@pytest.mark.slow
 def test_the_page_lists_the_metrics_of_the_server(metrics: Any) -> None:
     page = (ROOT / "docs" / "serve.md").read_text()
     (table,) = re.findall(r"^\| metric \|.*?(?=\n\n)", page, re.M | re.S)

@@ -40,6 +40,7 @@ def test_an_id_is_taken_over_only_if_it_is_safe_in_logs(sent: list[str], kept: b
     assert (ident == sent[0]) if kept else re.fullmatch("[0-9a-f]{32}", ident)
 
 
+@pytest.mark.slow
 def test_each_response_has_an_id_that_the_log_has_too(server: Any, http: Any) -> None:
     idents = [http.post("/v1/chat/completions", json=ASKED).headers["x-request-id"] for _ in range(2)]
     assert len(set(idents)) == 2
@@ -51,6 +52,7 @@ def test_each_response_has_an_id_that_the_log_has_too(server: Any, http: Any) ->
         server.log_with(f"attempts of tiny {ident}\n")
 
 
+@pytest.mark.slow
 def test_the_body_of_an_error_has_it(http: Any) -> None:
     for path, body, status in [
         ("/v1/chat/completions", ASKED | NEVER, 422),
@@ -62,6 +64,7 @@ def test_the_body_of_an_error_has_it(http: Any) -> None:
         assert reply.json()["error"]["request_id"] == reply.headers["x-request-id"]
 
 
+@pytest.mark.slow
 def test_the_last_event_of_a_stream_that_fails_has_it(server: Any, http: Any) -> None:
     few = ASKED | {"stream": True, "n": 4, "guardwrap": {"budget": {"max_attempts": 3}}}
     reply = http.post("/v1/chat/completions", json=few, headers={"x-request-id": "mine-2"})

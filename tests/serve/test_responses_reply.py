@@ -65,6 +65,7 @@ def parts_in_chat(message: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_texts_of_the_chat(agent: openai.OpenAI) -> None:
     rules: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {}),
@@ -155,6 +156,7 @@ class Letter(BaseModel):
     a: int
 
 
+@pytest.mark.slow
 def test_parse_with_a_pydantic_model(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "tiny", "input": "ab", "max_output_tokens": 12}
     response = client.responses.parse(**asked, text_format=Letter, extra_body={**MASKED, "seed": 1})
@@ -283,6 +285,7 @@ def test_an_async_client_gets_the_same(agent: openai.OpenAI) -> None:
     assert asyncio.run(output()) == parts_of(response_of(agent, 1).output)
 
 
+@pytest.mark.slow
 def test_each_event_has_its_name_on_the_wire(http: Any) -> None:
     body = {"model": "tiny", "input": "ab", "max_output_tokens": 6, "seed": 1, "stream": True, **HAS_A}
     with http.stream("POST", "/v1/responses", json=body) as response:
@@ -312,6 +315,7 @@ def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_its_event(http
     assert "DONE" not in lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_spent_budget_is_an_error_with_the_report(client: openai.OpenAI, stream: bool) -> None:
     never: Any = {"guardwrap": {"constraint": "never", "budget": {"max_attempts": 5}}}
@@ -321,6 +325,7 @@ def test_a_spent_budget_is_an_error_with_the_report(client: openai.OpenAI, strea
     assert (body["code"], body["guardwrap"]["usage"]["attempts"]) == ("max_attempts", 5)
 
 
+@pytest.mark.slow
 def test_errors_have_the_shape_of_the_other_routes(client: openai.OpenAI, http: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="tiny", input="ab", previous_response_id="resp_1")
@@ -335,6 +340,7 @@ def test_errors_have_the_shape_of_the_other_routes(client: openai.OpenAI, http: 
     assert http.post("/v1/responses", content="x", headers={"content-type": "text/plain"}).status_code == 415
 
 
+@pytest.mark.slow
 def test_requests_are_counted_and_logged_like_others(server: Any, http: Any) -> None:
     def counted() -> float:
         name = 'guardwrap_requests_total{model="tiny",status="200"}'
@@ -435,6 +441,7 @@ def test_the_pieces_of_a_text_are_deltas_of_one_item() -> None:
     assert item["content"][0]["text"] == "a secret\nS"
 
 
+@pytest.mark.slow
 def test_pieces_of_a_real_server_are_standard_events(client: openai.OpenAI) -> None:
     most = 0
     for seed in range(6):

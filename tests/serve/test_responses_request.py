@@ -308,6 +308,7 @@ def mutated(draw: Any) -> dict[str, Any]:
     return dict(body)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(mutated())
 def test_hostile_bodies_are_parsed_or_rejected(body: dict[str, Any]) -> None:

@@ -109,6 +109,7 @@ def test_a_stream_has_pieces_of_the_text_once_it_is_certain(client):
     assert most > 2
 
 
+@pytest.mark.slow
 def test_repair_turns_send_only_what_is_certain(client):
     """A stream has the text of the reply, and nothing of the answers that were rejected before it."""
     rule = {"kind": "regex", "name": "ab", "pattern": "^[ef]"}
@@ -221,6 +222,7 @@ def test_parse_with_a_pydantic_model(client):
     assert reply.guardwrap["proposal"].endswith("masked")
 
 
+@pytest.mark.slow
 def test_a_twist(client):
     rule = {"kind": "keyword", "words": "fa", "whole_words": False}
     own = {"proposal": "twisted", "sampler": "qrs", "constraint": rule}

@@ -22,6 +22,7 @@ def difference(http, ask):
     return {name: value - before.get(name, 0) for name, value in figures(http).items()}
 
 
+@pytest.mark.slow
 def test_a_request_is_counted_once_under_each_name(client, http):
     reply = client.chat.completions.create(**ASKED, n=3, extra_body={**HAS_A, "seed": 5})
     more = difference(http, lambda: client.chat.completions.create(**ASKED, n=3, extra_body={**HAS_A, "seed": 5}))
@@ -43,6 +44,7 @@ def test_a_request_is_counted_once_under_each_name(client, http):
     assert more["guardwrap_attempts_per_text_sum"] == pytest.approx(usage["attempts"] / 3)
 
 
+@pytest.mark.slow
 def test_a_spent_budget_is_counted_by_its_limit(client, http):
     def ask():
         with pytest.raises(openai.UnprocessableEntityError):
@@ -57,6 +59,7 @@ def test_a_spent_budget_is_counted_by_its_limit(client, http):
     assert more["guardwrap_attempts_per_text_count"] == 0
 
 
+@pytest.mark.slow
 def test_clients_cannot_add_names_to_the_metrics(client, http):
     """Each name would be a time series that stays, and could contain a text."""
     known = rules(figures(http))
@@ -75,6 +78,7 @@ def test_clients_cannot_add_names_to_the_metrics(client, http):
     assert "someone" not in http.get("/metrics").text
 
 
+@pytest.mark.slow
 def test_limits_and_the_process_are_shown(http):
     numbers = figures(http)
     assert (numbers["guardwrap_running_max"], numbers["guardwrap_queued_max"]) == (2, 1)
@@ -82,6 +86,7 @@ def test_limits_and_the_process_are_shown(http):
     assert numbers["process_cpu_seconds_total"] > 0
 
 
+@pytest.mark.slow
 def test_series_begin_at_zero(http):
     """Otherwise rates miss the first event of each."""
     assert {"has an a", "has a z", "the sampler", OTHER_RULES} <= rules(figures(http))

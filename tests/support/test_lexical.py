@@ -44,6 +44,7 @@ digits = st.integers(-9999, 9999)
 numbers = digits | st.builds(lambda n, e: Exact(f"{n}e{e}"), digits, st.integers(-8, 8))
 
 
+@pytest.mark.slow
 @profile(400)
 @given(numbers, numbers.filter(lambda n: n > 0))
 def test_multiples_are_those_of_fractions(value: int | Exact, step: int | Exact) -> None:

@@ -456,6 +456,7 @@ def test_long_fixed_texts():
     assert not Keyword(word).accepts(f"x {word}a y")
 
 
+@pytest.mark.slow
 def test_contradictions_are_seen_among_many_parts():
     parts = [Keyword(f"w{i}") for i in range(1_500)]
     with watched():
@@ -466,6 +467,7 @@ def test_contradictions_are_seen_among_many_parts():
             All([*parts[:100], Keyword("w7", match="none")])
 
 
+@pytest.mark.slow
 def test_many_words_that_may_stand_in_each_other():
     words = [f"w{i}" for i in range(9_000)]
     with watched():
@@ -566,6 +568,7 @@ def test_hostile_files_and_texts_end():
     assert {name: found[name] for name in JUDGED} == JUDGED
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_a_line_for_each_case(capsys, tmp_path):
     hostile.main(["--only", "dashes", "a number beyond a double", "--out", str(tmp_path / "found.json")])
     printed = capsys.readouterr().out.splitlines()

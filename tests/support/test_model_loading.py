@@ -75,6 +75,7 @@ def test_negative_control_without_the_lock_it_changes(folder, building, monkeypa
     assert torch.bfloat16 in dtypes_while_loading(folder, building[0], monkeypatch)
 
 
+@pytest.mark.slow
 def test_two_models_are_not_loaded_at_once(folder):
     """Otherwise the second one would put back a method that the first one has replaced."""
     before = PreTrainedModel.tie_weights, vars(PreTrainedModel)["get_init_context"]

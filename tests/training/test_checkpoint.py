@@ -112,6 +112,7 @@ LEFT = ".00000001-0123456789abcdef.safetensors.0123456789abcdef.tmp"
 """Names of temporary files that a killed process leaves."""
 
 
+@pytest.mark.slow
 def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
     place = killed / "checkpoints"
     foreign = {"zebra.safetensors": b"stripes", "99999999-cafe.safetensors": b"no", LEFT: b"half", "notes": b"n"}
@@ -184,6 +185,7 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(Path, "write_text", write_text)
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_the_training_goes_on_and_nothing_is_lost(tmp_path, whole, monkeypatch, caplog):
     with monkeypatch.context() as patched:
         full_disk(patched)
@@ -196,6 +198,7 @@ def test_on_a_full_disk_the_training_goes_on_and_nothing_is_lost(tmp_path, whole
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_attempts_are_kept_until_a_checkpoint_has_them(killed, whole, monkeypatch):
     old = folders(killed / "checkpoints")
     with monkeypatch.context() as patched:
@@ -282,6 +285,7 @@ def test_draws_of_g_serve_any_training_of_the_same_law(tmp_path, monkeypatch):
     assert third.gold != first.gold
 
 
+@pytest.mark.slow
 def test_budgets_may_be_raised(tmp_path):
     first = trainer_of(tmp_path, tokens=100)
     first.run()
@@ -310,6 +314,7 @@ def test_more_samples_are_divided_among_more_rounds(tmp_path):
     assert same(numbers(less), numbers(more))
 
 
+@pytest.mark.slow
 def test_more_samples_for_dpg_are_more_steps(tmp_path):
     trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100).run()
     more = trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100, samples=800)
@@ -329,6 +334,7 @@ def test_more_samples_in_the_midst_of_a_round(killed, tmp_path):
     assert same(numbers(again), numbers(trainer))
 
 
+@pytest.mark.slow
 def test_a_training_that_is_over_is_only_measured_again(tmp_path):
     world = llama_world()
     first = train(guarded_of(world), settings_of(world), tmp_path)

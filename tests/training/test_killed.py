@@ -13,9 +13,8 @@ from guardwrap.adapters.adapter_folder import WEIGHTS
 from tests.training.fixtures_kills import WATCHED, Moment, run
 from tests.training.fixtures_training import PRELOADED
 
-# One process imports torch for all tests of this group. The others are forked from it, and it has no threads that they
+# One process imports torch for all tests of this file. The others are forked from it, and it has no threads that they
 # would miss.
-pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
 

@@ -122,6 +122,7 @@ def test_a_training_that_diverges_ends_by_name(tmp_path, small, method):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_replay_that_diverges_goes_back_to_its_best(tmp_path, small):
     trainer = trainer_of(tmp_path, small, learning_rate=1e30)
     before = trainer.policy.digest()

@@ -77,6 +77,13 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(train(guarded_of(world, WEAK), settings_of(world, samples=2000, updates=60), folder).folder)
 
 
+@pytest.fixture(scope="module")
+def untaught(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an adapter that has learned next to nothing."""
+    world, few = llama_world(), {"samples": 100, "rounds": 1, "updates": 1}
+    return str(train(guarded_of(world, WEAK), settings_of(world, **few), tmp_path_factory.mktemp("untaught")).folder)
+
+
 def started(folder: Path, weak: str) -> Trainer:
     trainer = trainer_of(folder, constraint=STRICT, start=weak, samples=4000, rounds=2, updates=60)
     trainer.run()
@@ -110,6 +117,7 @@ def test_negative_control_of_z_draws_taken_for_those_of_a_new_adapter(
     assert started(tmp_path, weak).state.buffer.partition()[0] > 1.2 * z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpg", "sft"])
 def test_other_methods_go_on_from_it_too(tmp_path: Path, weak: str, method: str) -> None:
     trainer = trainer_of(tmp_path, constraint=STRICT, start=weak, method=method, samples=200)
@@ -129,21 +137,22 @@ def test_a_folder_that_began_otherwise_is_refused(tmp_path: Path, weak: str) -> 
             trainer_of(tmp_path, constraint=STRICT, start=other, samples=200)
 
 
+@pytest.mark.slow
 def test_the_card_says_what_it_began_as(tmp_path: Path, weak: str) -> None:
     world = llama_world()
     trained = train(guarded_of(world, STRICT), settings_of(world, start=weak), tmp_path)
     assert Card.read(trained.folder / "card.yaml").hyperparameters["start"] == Path(weak).name
 
 
-def test_an_adapter_of_another_model_is_refused(tmp_path: Path, weak: str) -> None:
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path, untaught: str) -> None:
     with pytest.raises(AdapterMismatch, match="start: the adapter 'adapter' was trained on") as raised:
-        trainer_of(tmp_path, llama_world(seed=5), start=weak)
+        trainer_of(tmp_path, llama_world(seed=5), start=untaught)
     assert "\n" not in str(raised.value)
 
 
-def test_a_full_model_cannot_begin_as_an_adapter(weak: str) -> None:
+def test_a_full_model_cannot_begin_as_an_adapter(untaught: str) -> None:
     with pytest.raises(ValueError, match="remove start or full"):
-        settings_of(llama_world(), start=weak, full=True)
+        settings_of(llama_world(), start=untaught, full=True)
 
 
 def test_it_is_looked_for_beside_the_file(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_seconds_end_learning_too(tmp_path, small, monkeypatch):
     assert trainer.policy.digest() != trainer_of(tmp_path / "new", small).policy.digest()
 
 
+@pytest.mark.slow
 def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
     trainer = trainer_of(tmp_path, small, gold_attempts=500, samples=100, tokens=1000, seconds=500.0)
     trainer.find_gold()
@@ -107,6 +108,7 @@ def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
     assert trainer.state.seconds < 500
 
 
+@pytest.mark.slow
 def test_who_follows_it_hears_of_each_part(tmp_path, small):
     stages: list[Stage] = []
     made: list[int] = []
@@ -360,6 +362,7 @@ def rare(ids):
     return ids[:2] == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_policy_that_has_lost_part_of_g_is_warned_of(tmp_path, small):
     trainer = trainer_of(tmp_path, small, full=True)
     taught(trainer, small, rare)
@@ -421,6 +424,7 @@ def test_a_tiny_effective_sample_size_is_warned_of():
     assert "900 accepted draws are worth only 1.1 draws of g" in warning
 
 
+@pytest.mark.slow
 def test_what_sft_has_lost_is_warned_of_in_the_end(tmp_path, small, monkeypatch, caplog):
     # Its rounds compute no weights; only the final draws have them.
     def learn(self, number, *_):

@@ -90,6 +90,7 @@ def learned_from_and_measured_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return mixed
 
 
+@pytest.mark.slow
 def test_what_was_learned_from_never_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert learned_from_and_measured_on(tmp_path, monkeypatch) == [0] * (REMEMBERED + 4)
 
@@ -134,6 +135,7 @@ def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypat
         assert len({side for number, side in zip(parents, sides, strict=True) if number == parent}) == 1
 
 
+@pytest.mark.slow
 def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Path) -> None:
     world = llama_world()
     trainer = trainer_of(tmp_path, world, samples=2000, rounds=1, updates=20)
@@ -160,6 +162,7 @@ def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Pa
     assert all(torch.equal(tensor, too_little[name]) for name, tensor in trainer.policy.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_the_way_to_the_policy_begins_at_the_model_and_ends_at_the_policy(tmp_path: Path, full: bool) -> None:
     world = llama_world(dtype=torch.float32)  # the dtype of the policy's parameters

@@ -14,7 +14,6 @@ from guardwrap.support.files import CARD
 from tests.training.fixtures_training import PRELOADED
 from tests.training.fixtures_two_processes import run, start
 
-pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
 

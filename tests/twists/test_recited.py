@@ -120,6 +120,7 @@ def test_texts_that_must_end_are_learned_from():
     assert any("learned nothing from 1 example:" in note for note in outcome.report.notes), "cc is no satisfying text"
 
 
+@pytest.mark.slow
 def test_other_texts_are_learned_apart_and_attempts_are_for_the_values(monkeypatch):
     world = world_of()
     monkeypatch.setattr(

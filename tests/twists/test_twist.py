@@ -357,6 +357,7 @@ def test_negative_control_the_value_of_the_end_forgotten(monkeypatch: pytest.Mon
     assert goodness_of_fit(kept(inside, forgets=True), world.gold(RULE)) < FAILS
 
 
+@pytest.mark.slow
 def test_what_is_learned_raises_the_acceptance_and_the_report_says_what_it_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -376,6 +377,7 @@ def test_what_is_learned_raises_the_acceptance_and_the_report_says_what_it_cost(
     assert any("the twist was learned from 64 attempts" in note for note in outcome.report.notes)
 
 
+@pytest.mark.slow
 def test_learning_ends_when_an_attempt_is_worth_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: where no worth is enough, all rounds are drawn."""
     world = world_of(letters="abcdefgh", max_new_tokens=5)

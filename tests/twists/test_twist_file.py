@@ -193,6 +193,7 @@ def test_any_byte_may_be_flipped_and_any_end_be_missing(saved, tmp_path):
     assert not any(str(tmp_path) in message for message in messages)
 
 
+@pytest.mark.slow
 def test_a_tilt_for_another_vocabulary_is_refused(tmp_path):
     world, rule = llama_world(letters="abc", max_new_tokens=6, temperature=0.8), Keyword("abcab", whole_words=False)
     guarded = guarded_of(rule, world)

@@ -14,6 +14,7 @@ from tests.cli.fixtures_commands import run
 pytestmark = pytest.mark.usefixtures("command_line")
 
 
+@pytest.mark.slow
 def test_demo(model, monkeypatch):
     easy: list[Constraint | str] = [
         (Keyword("zebra", match="none") & ~Regex(r"\d")),

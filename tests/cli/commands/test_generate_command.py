@@ -93,6 +93,7 @@ def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
         assert record["report"]["settings"]["sampler"] == told
 
 
+@pytest.mark.slow
 def test_every_source_of_prompts_gives_the_same(model, has_a, tmp_path):
     (tmp_path / "p.txt").write_bytes("\ufeffab\r\ncd".encode())
     (tmp_path / "p.jsonl").write_text('{"prompt": "ab"}\n{"prompt": "cd"}\n')
@@ -134,6 +135,7 @@ def test_half_of_a_surrogate_pair_is_found_before_the_work_begins(has_a, tmp_pat
     assert_one_line(generate("no-model", "ab", "c\udcff", "-c", has_a), "argument 2: not UTF-8 text")
 
 
+@pytest.mark.slow
 def test_repair_turns(model, tmp_path):
     """They are in a file, on the command line and in Python alike; ``--repair 0`` leaves out those of a file."""
     rule = "guardwrap: 1\nconstraint: {kind: regex, name: ab, pattern: '^[abc]'}\n"  # the model knows no other letters
@@ -337,6 +339,7 @@ def test_a_model_without_chat_template_says_so(model, has_a, tmp_path):
     assert_one_line(generate("plain", "ab", "--chat", "-c", has_a), "argument 1", "chat template", "--chat")
 
 
+@pytest.mark.slow
 def test_what_was_done_before_a_bad_prompt_is_kept(model, has_a, tmp_path):
     stdin = '{"prompt": "ab"}\n' * 9 + "{broken\n"
     result = generate(
@@ -467,6 +470,7 @@ def test_resume_gives_what_an_uninterrupted_run_would(model, has_a, prompts, tmp
     assert without_time(part) == without_time("".join(whole))
 
 
+@pytest.mark.slow
 def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_path):
     options = ("ab", "cd", "ef", "-c", has_a, "--top-k", 0, "--seed", 1, "-o", "out.jsonl")
     drawn = ("--sampler", "imh", "--proposal", "a{prompt}")
@@ -492,6 +496,7 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     assert rows == wanted
 
 
+@pytest.mark.slow
 def test_an_adapter(model, has_a, tmp_path):
     base = LlamaForCausalLM.from_pretrained(model)
     constraint = as_constraint_file(has_a).constraint
@@ -709,6 +714,7 @@ def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_pat
     assert rows == [whole[number] for number in numbers]
 
 
+@pytest.mark.slow
 def test_masked(model, has_a, tmp_path):
     out = ("-n", 3, "-o", "out.jsonl", "--masked", "--sampler", "imh", "--seed", 1)
     assert generate(model, "ab", "-c", has_a, *out).exit_code == 0

@@ -116,6 +116,7 @@ def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_advice_on_lines_of_a_file_names_them(model, has_a, tmp_path):
     """Whatever the proposal quotes."""
     lines = tmp_path / "in.jsonl"
@@ -128,6 +129,7 @@ def test_advice_on_lines_of_a_file_names_them(model, has_a, tmp_path):
     assert f"2 of 2 prompts (the first is {lines}:1) had no text in 40 attempts" in run(*args).stdout
 
 
+@pytest.mark.slow
 def test_a_sampler_is_planned_for_by_its_name(model, has_a):
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
     args += ["--proposal", "a{prompt}", "--top-k", 0]
@@ -170,6 +172,7 @@ def test_advice_can_be_followed_with_the_options_that_are_given(used, itself, ma
     assert switched_to(Origin("the prompt 'x'", Shape.MASKED), used) == " with"
 
 
+@pytest.mark.slow
 def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a):
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
     args += ["--masked", "--top-k", 0]

@@ -89,6 +89,7 @@ def test_a_run(config, tmp_path):
     assert guarded.run("a", seed=1, **settings.generation)[0].ok
 
 
+@pytest.mark.slow
 def test_each_part_says_how_far_it_is(config, monkeypatch):
     told = []
 
@@ -109,6 +110,7 @@ def test_each_part_says_how_far_it_is(config, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_can_be_shown(config, tmp_path):
     assert run("train.yaml", "-o", "out", "--samples", 100).exit_code == 0
     for name in ("curve.png", "acceptance.png"):
@@ -139,6 +141,7 @@ def test_the_command_again_changes_nothing_and_a_raised_budget_goes_on(config, t
     assert weights.read_bytes() != before
 
 
+@pytest.mark.slow
 def test_a_card_has_no_path(config, tmp_path):
     config.write_text(CONFIG.replace("name: tiny/llama\n", ""))
     assert run("train.yaml", "-o", "out", "--samples", 100).exit_code == 0
@@ -192,6 +195,7 @@ def test_nothing_learned_is_exit_code_3(config, tmp_path, start):
     assert Card.read(tmp_path / "out" / "adapter" / "card.yaml").figures.acceptance_after is not None
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_training(config):
     assert run("train.yaml", "-o", "out", "--samples", 100).exit_code == 0
     again = run("train.yaml", "-o", "out", "--seed", 1)

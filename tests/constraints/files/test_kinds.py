@@ -306,6 +306,7 @@ def test_what_is_wrong_inside_a_plugins_kind_has_its_line(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_field_that_yaml_cannot_give(tmp_path: Path) -> None:
     done = run(tmp_path, USE, constraints="bad = shouting:Unreadable\n" + KINDS)
     assert done.returncode != 0
@@ -332,6 +333,7 @@ for given in (
 """
 
 
+@pytest.mark.slow
 def test_samplers_of_a_plugin_with_options(tmp_path: Path) -> None:
     entries = ("every = shouting:every", "other = shouting:other", "none = shouting:none",
                "unreadable = shouting:unreadable")  # fmt: skip

@@ -101,7 +101,7 @@ class Drops(EndpointBackend):
 def test_negative_control_broken_attempts_are_dropped(server, monkeypatch):
     monkeypatch.setattr(guardwrap.calls.source, "EndpointBackend", Drops)
     server.breaks = 0.4
-    p, report = fit(server, 600)
+    p, report = fit(server, 400)
     assert p < 1e-9
     assert report.rejections["the network"] > 100
 

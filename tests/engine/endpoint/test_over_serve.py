@@ -45,6 +45,7 @@ def test_both_layers_hold(at):
     assert outcome.report.rejections == {WITHOUT_B.title: outcome.report.usage.attempts - 100}
 
 
+@pytest.mark.slow
 def test_it_cannot_weigh(at):
     """The server's texts are drawn from its own g, whose probabilities it cannot report."""
     guarded = GuardedGenerator(at, WITHOUT_B, seed=1, sampler="qrs", proposal=Prompt("b{prompt}"))

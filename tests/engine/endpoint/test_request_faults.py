@@ -126,6 +126,7 @@ def test_whatever_is_raised_for_an_attempt_ends_it(server, monkeypatch, error):
     assert "unchecked" not in message(raised)
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_loses_nothing(server, monkeypatch):
     monkeypatch.setattr(request_faults, "_FIRST", 0.05)
     server.slow = 0.01

@@ -20,7 +20,6 @@ GIVEN = os.environ.get("GUARDWRAP_VLLM", "")
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(not GIVEN, reason="needs GUARDWRAP_VLLM, the command of a vLLM: make test-vllm"),
-    pytest.mark.xdist_group("vllm"),
 ]
 
 CHAT = [{"role": "user", "content": "Describe a person as JSON, with name and age."}]

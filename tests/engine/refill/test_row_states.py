@@ -325,6 +325,7 @@ def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     select_rows(model)
 
 
+@pytest.mark.slow
 def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
     """Rows join and leave for hundreds of steps; compared with the whole text at each step."""
     chance = torch.Generator().manual_seed(1)
@@ -610,6 +611,7 @@ def test_out_of_memory_in_the_self_test_is_not_held_against_the_model(monkeypatc
     assert select_rows(model) is Slots
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mamba2", "jamba"])
 def test_half_precision_is_scored_in_float32(name: str) -> None:
     """Also if a module's weights are read by others, as in Mamba; compared with a float32 copy of the model."""

@@ -29,6 +29,7 @@ def test_it_draws_as_generate_does(name: str) -> None:
     same_as_generate(model, deterministic=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_models_whose_cache_does_not_work(name: str) -> None:
     model = tiny(name, PLAIN[name])
