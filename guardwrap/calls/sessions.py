@@ -128,9 +128,8 @@ class LocalSession(BaseSession):
     def stable_prefix(self, call: Call) -> StablePrefix:
         """Return the decoder of unfinished attempts. Made and tested once per set of decoding options."""
         key = repr(sorted(call.reading.items()))
-        if key not in self._stable:
-            self._stable[key] = call.stable_prefix()
-        return self._stable[key]
+        # Twists are known by it, so callers who are here at once must get the same one.
+        return self._stable.get(key) or self._stable.setdefault(key, call.stable_prefix())
 
     def save_twist(self, path: str | Path) -> None:
         """Write the twist of the wrapper's constraint to a file; see ``GuardedGenerator.save_twist``."""

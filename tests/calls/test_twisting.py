@@ -15,6 +15,7 @@ from guardwrap.calls import job, sessions, twisting
 from guardwrap.calls.twisting import rounds_of
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import UsageError
+from guardwrap.models.calls import Call
 from guardwrap.testing import table_world
 
 RULE = Keyword("ab", whole_words=False)
@@ -146,8 +147,14 @@ def test_the_report_of_the_call_that_learned_has_the_cost(monkeypatch):
     assert "learning" not in str(later.report)
 
 
-def test_what_another_caller_learned_is_not_in_the_report():
-    guarded = guarded_of()
+def test_what_another_caller_learned_is_not_in_the_report(monkeypatch):
+    guarded, at_once, right = guarded_of(), threading.Barrier(3), Call.stable_prefix
+
+    def stable_prefix(self):
+        at_once.wait(30)
+        return right(self)
+
+    monkeypatch.setattr(Call, "stable_prefix", stable_prefix)
     with ThreadPoolExecutor(3) as pool:
         runs = [pool.submit(guarded.run, WORLD.prompt, **WORLD.settings) for _ in range(3)]
     attempts = [run.result()[0].report.usage.learning_attempts for run in runs]
