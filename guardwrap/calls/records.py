@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +15,7 @@ from typing import Any
 
 from guardwrap import __version__
 from guardwrap.budget import Budget
-from guardwrap.calls.prompts import ReadOwn, constraint_of, lines, own_of
+from guardwrap.calls.prompts import ReadOwn, constraint_of, own_of
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.checking import Unknown, draw_without
 from guardwrap.constraints.explanation import Rejection, explain_draws
@@ -231,16 +231,6 @@ class WrittenRecord:
     data: Mapping[str, Any]  # the record
 
 
-def read_records(paths: Sequence[str]) -> Iterator[WrittenRecord]:
-    """Yield the records of output files of ``guardwrap generate``; ``-`` is stdin."""
-    for path in paths:
-        for where, line in lines(path):
-            data = read_json(where, line)
-            if not is_written(data) and not _has_failed(data):
-                raise PromptError(f"{where}: not a line of guardwrap generate; check other texts with guardwrap check")
-            yield WrittenRecord(path, where, data)
-
-
 def read_json(where: str, line: str) -> Any:
     """Read a line of JSON, or raise PromptError."""
     try:
@@ -249,7 +239,7 @@ def read_json(where: str, line: str) -> Any:
         raise PromptError(f"{where}: not JSON: {first_line(error)}") from None
 
 
-def _has_failed(data: Any) -> bool:
+def has_failed(data: Any) -> bool:
     """Return whether a value is the record of a row of Ray that ended with an error: without a text, and a report."""
     return isinstance(data, dict) and data.get("texts") == [] and data.get("ok") is False and "report" not in data
 

@@ -21,7 +21,6 @@ from guardwrap.errors import REMOVED, GuardwrapError
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Show constraints on a real model: texts with their reports, a cost estimate, and a cheaper proposal.",
-    "init": "Write a first constraint file: with the rules of the options, or without options an example to edit.",
     "generate": "Generate texts that satisfy the constraints.",
     "plan": "Estimate the cost of a run from a small pilot.",
     "evaluate": "Measure how far proposals and samplers are from the constrained distribution g, and what they cost.",
@@ -31,7 +30,6 @@ COMMANDS: Mapping[str, str] = {
     "report": "Write one HTML file that shows the results in a folder and its subfolders.",
     "serve": "Serve a model over HTTP, with OpenAI's API and vLLM's extensions.",
     "check": "Validate constraint files, run their examples and check texts.",
-    "verify": "Compare output files of guardwrap generate with rules: texts, digests and limits.",
     "catalogue": "List the ready-made constraint files and adapters, or print a constraint file.",
     "doctor": "Print versions and the speed of a model, and what to do if something is missing or slow.",
 }

@@ -242,7 +242,7 @@ def test_a_killed_run_leaves_whole_lines_that_are_sorted_when_it_is_resumed(
     killed = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert len(numbers()) == len(before) + 3
-    assert run("verify", OUT, "-c", has_a).exit_code == 0, "whole lines, and in a retry the old ones beside new ones"
+    assert run("check", has_a, "--file", OUT).exit_code == 0, "whole lines, and in a retry the old ones beside new ones"
     more = ("--resume", *(again[1:-1] if retry else ()), *((3,) if retry else ()))
     assert generate(model, *given, *more).exit_code == (0 if retry else 3)
     assert numbers() == list(range(1, len(before or LINES) + 1))

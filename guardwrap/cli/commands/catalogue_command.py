@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from guardwrap.cli.commands.init_command import editor_schema
 from guardwrap.constraints.files.constraint_data import catalogue_descriptions, catalogue_path
+from guardwrap.constraints.files.constraint_file import json_schema
 from guardwrap.constraints.sentences import sentences
 from guardwrap.errors import UsageError
 from guardwrap.support.files import CARD, PREFIX, adapters
@@ -99,3 +99,13 @@ def _about(card: Mapping[str, Any]) -> str:
     rates = [card["figures"][name]["value"] for name in ("acceptance_before", "acceptance_after")]
     rise = " to ".join(f"{rate:.2g}" for rate in rates)
     return f"{card['constraint_description']} on {card['base']['name']}: acceptance rate {rise}"
+
+
+def editor_schema() -> dict[str, Any]:
+    """Return the JSON Schema of constraint files, with the installed samplers and their options."""
+    from guardwrap.samplers.sampler_registry import sampler_schema  # imports scipy
+
+    schema = json_schema()
+    sampler = schema["properties"]["sampler"]
+    schema["properties"]["sampler"] = {"description": sampler["description"], "default": None, **sampler_schema()}
+    return schema

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from guardwrap.calls.prompts import lines
-from guardwrap.calls.records import Audit, WrittenRecord, audited, is_written, read_json
+from guardwrap.calls.records import Audit, WrittenRecord, audited, has_failed, is_written, model_digest, read_json
 from guardwrap.cli.options import AllowCode
 from guardwrap.cli.shared import fail, in_one_line, read_constraints
 from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
@@ -133,8 +134,24 @@ def check(
             metavar="PATH",
             help='A file with one text per line; - is stdin. In a .jsonl file, each line is a string or {"text": ..., '
             '"expected": "pass" or "fail"}, or has "message": {"content": ...} instead; "rule": "NAME.yaml" checks it '
-            "with this file only. Lines that guardwrap generate wrote are checked as guardwrap verify does. May be "
-            "repeated.",
+            "with this file only. Lines that guardwrap generate wrote are compared with the rules: texts, digests "
+            "and limits. May be repeated.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            show_default=False,
+            help="The model that lines of guardwrap generate must come from: a Hub id, a folder, or 'local'. Its files "
+            "are compared.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n", min=1, metavar="N", show_default=False, help="The number of texts of each line of guardwrap generate."
         ),
     ] = None,
     as_json: Annotated[
@@ -151,9 +168,19 @@ def check(
     Every text is checked with every file, or with its "rule", as a complete, finished answer. Exit code 0: all examples
     and texts are as expected; 1: some are not; 2: a file is invalid, or a text cannot be checked. All files are
     checked, and the highest code counts.
+
+    Of a line of guardwrap generate, each text is judged again. The digests of the rules, of the files behind them and
+    of the model must be those that the line names, the line must be as it was written, and the numbers of texts and
+    attempts within its limits and those of the rules. That the model drew a text is not proven.
     """
     several = len(targets) > 1 or any(map(os.path.isdir, targets))  # a folder is a list, even if it holds one file
     user_texts, records = texts_to_check(texts or [], from_files or [])
+    if not records and (model is not None or count is not None):
+        raise UsageError("--model and -n are about lines of guardwrap generate; give a .jsonl file of them with --file")
+    made_with = None if model is None else model_digest(model)
+    if model is not None and made_with is None:
+        raise UsageError(f"--model {model!r}: there is no such folder, and its version on the Hub is not known")
+    audit = partial(audited, records, model=made_with, count=count) if records else None
     files = list(constraint_files(targets))
     require_rules(user_texts, [name for name, _ in files])
     results: list[CheckedFile] = []
@@ -162,7 +189,7 @@ def check(
             result = CheckedFile(name, error=str(missing), is_valid=False)
         else:
             its_texts = texts_for(name, user_texts)
-            result = _checked(name, its_texts, records, digest=digest, allow_code=allow_code, several=several)
+            result = _checked(name, its_texts, audit, digest=digest, allow_code=allow_code, several=several)
         results.append(result)
         if result.error is not None:
             fail(result.error, INVALID)
@@ -181,7 +208,7 @@ def check(
 def _checked(
     name: str,
     user_texts: Sequence[ExpectedText],
-    records: Sequence[WrittenRecord],
+    audit: Callable[..., Audit] | None,
     *,
     digest: bool,
     allow_code: bool,
@@ -198,8 +225,7 @@ def _checked(
             return CheckedFile(name, read)
         checked = _with_texts(name, read, user_texts)
         # With several files, each is only a part of the rules of a record.
-        audit = audited(records, read, whole=not several) if records else None
-        return replace(checked, audit=audit)
+        return replace(checked, audit=None if audit is None else audit(read, whole=not several))
     except GuardwrapError as error:
         message = str(error) if name in str(error) else f"{name}: {error}"
         way_out = "; keep other YAML files out of the folder, or name the constraint files" if several else ""
@@ -275,7 +301,7 @@ def texts_to_check(texts: Sequence[str], paths: Sequence[str]) -> tuple[list[Exp
         for where, line in lines(path):
             if not path.endswith(".jsonl"):
                 expected.append(ExpectedText(line, where=where))
-            elif is_written(value := read_json(where, line)):
+            elif is_written(value := read_json(where, line)) or has_failed(value):
                 records.append(WrittenRecord(path, where, value))
             else:
                 expected.append(_of_json(where, value))

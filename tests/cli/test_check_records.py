@@ -1,6 +1,7 @@
-"""``guardwrap verify``, and ``guardwrap check --file`` with output of ``guardwrap generate``."""
+"""``guardwrap check --file`` with output of ``guardwrap generate``."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,17 @@ def output(model: str) -> list[dict[str, Any]]:
     return records(Path("out.jsonl").read_text())
 
 
-def verify(*options: Any, code: int = 0) -> str:
-    result = run("verify", "out.jsonl", "-c", "c.yaml", *options)
+def check(*options: Any, code: int = 0) -> str:
+    """Return what is printed behind the lines about the constraint file itself."""
+    result = run("check", "c.yaml", "--file", "out.jsonl", *options)
     assert result.exit_code == code, result.output
     assert not result.stderr, result.stderr
-    return str(result.stdout)
+    lines = str(result.stdout).splitlines(keepends=True)
+    return "".join(line for line in lines if not re.match("c.yaml: valid|no examples|note: '.*not checked here", line))
+
+
+def audit(code: int = 0) -> Any:
+    return json.loads(check("--json", code=code))["records"]
 
 
 def write(lines: list[dict[str, Any]], *, sealed: bool = True) -> None:
@@ -52,15 +59,10 @@ def write(lines: list[dict[str, Any]], *, sealed: bool = True) -> None:
 
 
 def test_all_hold(model: str, output: Any) -> None:
-    assert verify() == "3 records with 6 texts: all hold\n"
-    assert verify("-n", 2, "--model", model) == "3 records with 6 texts: all hold\n"
-    data = json.loads(verify("--json"))
+    assert check() == "3 records with 6 texts: all hold\n"
+    assert check("-n", 2, "--model", model) == "3 records with 6 texts: all hold\n"
+    data = audit()
     assert data == {"ok": True, "records": 3, "texts": 6, "short": 0, "not_judged": {}, "violations": []}
-    again = run("verify", "-", "-c", "c.yaml", stdin=Path("out.jsonl").read_text())
-    assert again.stdout == "3 records with 6 texts: all hold\n"
-    checked = run("check", "c.yaml", "--file", "out.jsonl")
-    assert checked.exit_code == 0, checked.output
-    assert checked.stdout.endswith("3 records with 6 texts: all hold\n")
 
 
 @pytest.mark.slow
@@ -85,18 +87,16 @@ def test_what_is_forged_is_a_violation(output: list[dict[str, Any]], changes: di
     output[1] |= {name: value for name, value in changes.items() if name != "report"}
     output[1]["report"] |= report
     write(output)
-    out = verify(code=1)
+    out = check(code=1)
     assert says in out
     assert out.endswith(" texts: 1 record with violations\n")
-    assert says in run("check", "c.yaml", "--file", "out.jsonl").stdout
-    assert run("check", "c.yaml", "--file", "out.jsonl").exit_code == 1
-    assert json.loads(verify("--json", code=1))["violations"][0]["where"] == "out.jsonl:2"
+    assert audit(code=1)["violations"][0]["where"] == "out.jsonl:2"
 
 
 def test_what_was_changed_is_a_violation(output: list[dict[str, Any]]) -> None:
     output[0]["texts"][0] = "a text with an a"
     write(output, sealed=False)
-    assert verify(code=1).startswith("out.jsonl:1: was changed after it was written\n")
+    assert check(code=1).startswith("out.jsonl:1: was changed after it was written\n")
 
 
 def test_negative_control_texts_that_are_not_judged(
@@ -104,27 +104,27 @@ def test_negative_control_texts_that_are_not_judged(
 ) -> None:
     output[0]["texts"][0] = "no"
     write(output)
-    verify(code=1)
+    check(code=1)
     monkeypatch.setattr(output_records, "judged_again", lambda *_, **__: ([], ()))
-    verify()
+    check()
 
 
 def test_other_rules_and_another_model(model: str, output: Any) -> None:
     Path("c.yaml").write_text(RULES.replace("max: 30", "max: 31"))
-    out = verify(code=1)
+    out = check(code=1)
     assert out.count("was made with other rules") == 3
     Path("c.yaml").write_text(RULES.replace("500", "300"))
-    out = verify(code=1)
+    out = check(code=1)
     assert "out.jsonl:1: was made with max_attempts 500, above the limit of 300" in out
     assert "out.jsonl:3" not in out, "this line has a limit of its own"
     Path("c.yaml").write_text(RULES)
     shutil.copytree(model, "other")
-    assert verify("--model", "other").endswith("all hold\n")
+    assert check("--model", "other").endswith("all hold\n")
     changed = LlamaForCausalLM.from_pretrained("other")
     changed.lm_head.weight.data[0, 0] += 1
     changed.save_pretrained("other")
-    assert verify("--model", "other", code=1).count("was made with other files of the model") == 3
-    assert verify("-n", 3, code=1).count("has 2 texts of 2 requested, not 3") == 3
+    assert check("--model", "other", code=1).count("was made with other files of the model") == 3
+    assert check("-n", 3, code=1).count("has 2 texts of 2 requested, not 3") == 3
 
 
 def test_files_behind_rules(model: str) -> None:
@@ -135,9 +135,9 @@ def test_files_behind_rules(model: str) -> None:
     )
     result = generate(model, "ab", "-c", "c.yaml", "--allow-code", "-o", "out.jsonl")
     assert result.exit_code == 0, result.output
-    assert verify("--allow-code").endswith("all hold\n")
+    assert check("--allow-code").endswith("all hold\n")
     Path("verified_rule.py").write_text(code.replace("True", "1 > 0"))
-    assert "was made with other files of the rule: verified_rule" in verify("--allow-code", code=1)
+    assert "was made with other files of the rule: verified_rule" in check("--allow-code", code=1)
 
 
 def test_what_records_lack_is_noted(model: str) -> None:
@@ -148,10 +148,10 @@ def test_what_records_lack_is_noted(model: str) -> None:
     Path("in.jsonl").write_text('{"prompt": "ab"}\n{"messages": [{"role": "user", "content": "cd"}]}\n')
     result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-o", "out.jsonl", "--seed", 1)
     assert result.exit_code == 0, result.output
-    out = verify()
+    out = check()
     assert out.splitlines()[-1] == "2 records with 2 texts: all hold"
     assert "reads what no record has, so it judged none of the texts of 2 records" in out
-    assert json.loads(verify("--json"))["not_judged"] == {
+    assert audit()["not_judged"] == {
         "Length(max=9, unit='tokens')": 2,
         "Finished()": 2,
         "NoCopy(words=50)": 1,
@@ -161,28 +161,29 @@ def test_what_records_lack_is_noted(model: str) -> None:
 def test_short_records_are_noted_and_are_violations_of_a_number(model: str) -> None:
     Path("c.yaml").write_text(NEVER)
     assert generate(model, "ab", "-c", "c.yaml", "--max-attempts", 2, "-o", "out.jsonl").exit_code == 3
-    assert verify() == "note: 1 record with fewer texts than requested\n1 record with 0 texts: all hold\n"
-    assert "has 0 texts of 1 requested, not 1" in verify("-n", 1, code=1)
+    assert check() == "note: 1 record with fewer texts than requested\n1 record with 0 texts: all hold\n"
+    assert "has 0 texts of 1 requested, not 1" in check("-n", 1, code=1)
 
 
 def test_what_cannot_be_read(output: list[dict[str, Any]]) -> None:
     for text, says in [
-        ("", "no line in out.jsonl"),
         ("{", "out.jsonl:1: not JSON"),
-        ('{"text": "a"}', "out.jsonl:1: not a line of guardwrap generate"),
         (json.dumps(output[0]).replace('"ok"', '"texts": ["b"], "ok"'), "out.jsonl:1: not JSON"),  # twice
     ]:
         Path("out.jsonl").write_text(text and f"{text}\n")
-        assert_one_line(run("verify", "out.jsonl", "-c", "c.yaml"), says)
-    assert_one_line(run("verify", "nowhere.jsonl", "-c", "c.yaml"), "nowhere.jsonl")
-    assert_one_line(run("verify", "out.jsonl", "-c", "c.yaml", "--model", "no/../folder"), "no such folder")
+        assert_one_line(run("check", "c.yaml", "--file", "out.jsonl"), says)
+    assert_one_line(run("check", "c.yaml", "--file", "nowhere.jsonl"), "nowhere.jsonl")
+    write(output)
+    assert_one_line(run("check", "c.yaml", "--file", "out.jsonl", "--model", "no/../folder"), "no such folder")
+    for option in (("--model", "x"), ("-n", 1)):
+        assert_one_line(run("check", "c.yaml", *option), "give a .jsonl file of them with --file")
 
 
 def test_a_row_of_ray_that_failed(output: list[dict[str, Any]]) -> None:
     write([*output])
     with Path("out.jsonl").open("a") as file:
         file.write('{"id": 1, "prompt": "a", "texts": [], "ok": false, "reason": "too long"}\n')
-    assert verify() == "note: 1 record with fewer texts than requested\n4 records with 6 texts: all hold\n"
+    assert check() == "note: 1 record with fewer texts than requested\n4 records with 6 texts: all hold\n"
 
 
 def test_parts_of_the_rules_are_checked_alone(output: Any) -> None:
