@@ -7,6 +7,9 @@ turn with its rivals, several times in one process. Measured are CPU seconds, wa
 (row-steps = rows × model calls, prompt tokens computed). Peak memory is measured in separate processes. The cases are
 in cases.py, the loops and the counters in loops.py.
 
+--profile LOOP prints instead where the time of one run goes, operation by operation, and how often a pass of the model
+waits for the device: what to send along with a question about a GPU.
+
 retry     model.generate with num_return_sequences = batch, again until enough texts satisfy the constraint
 cached    the same with the prompt's states computed once and copied
 generate  model.generate with no constraint
@@ -49,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--device", default="cpu", help="of the models, such as cuda; default: cpu")
     parser.add_argument("--case", action="append", help="part of a case's name; default: all")
+    parser.add_argument(
+        "--profile", metavar="LOOP", help="print the profile of a loop, such as ours, and measure nothing"
+    )
     parser.add_argument("--resume", action="store_true", help="skip the cases that --out has already")
     parser.add_argument("--out", type=Path, default=Path("engine"))
     parser.add_argument("--peak", nargs=3, metavar=("CASE", "LOOP", "SEED"), help=argparse.SUPPRESS)
@@ -77,10 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in chosen:
         if options.case and not any(part in case.name for part in options.case):
             continue
-        if case.name in written["cases"]:
+        if case.name in written["cases"] and not options.profile:
             continue
         if case.model == "base" and options.model is None:
             print(f"{case.name}: left out; it needs --model", flush=True)
+            continue
+        if options.profile:
+            print(f"{case.name}, {options.profile}:\n{profile(case, options)}", flush=True)
             continue
         figures, runs = MEASURE[type(case)](case, options)
         written["cases"][case.name] = {
@@ -239,6 +248,30 @@ def peak_of(case: Case, loop: str, seed: int, options: argparse.Namespace) -> di
     measured = Bench(case, source(case, options), options.device).measure(loop, seed)
     most = peak_mb(options.device)
     return measured | {"peak_mb": round(most, 1), "above_mb": round(most - loaded, 1)}
+
+
+def profile(case: Case, options: argparse.Namespace) -> str:
+    """The operations that one run of a loop spends its time in, and its waits for the device for each pass."""
+    bench = Bench(case, source(case, options), options.device)
+    bench.warm_up()
+    with torch.profiler.profile() as profiler:  # of all devices that there are
+        measured = bench.measure(options.profile, 0)
+    operations = profiler.key_averages()
+    by = "self_cpu_time_total" if options.device == "cpu" else "self_device_time_total"
+    counts = {each.key: each.count for each in operations}
+    waits = ", ".join(f"{name} {counts[name] / measured['passes']:.2f}" for name in WAITS if name in counts)
+    table = operations.table(sort_by=by, row_limit=25, max_name_column_width=45)
+    return f"{table}waits for the device in each of {measured['passes']} passes: {waits or 'none'}"
+
+
+WAITS = (
+    "aten::_local_scalar_dense",  # .item(), also of a tensor of the CPU
+    "aten::nonzero",
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+)
+"""Operations that wait for the device, by their names in profiles."""
 
 
 MEASURE: Mapping[type[Case], Callable[[Any, argparse.Namespace], tuple[Figures, Runs]]] = {

@@ -1,4 +1,4 @@
-"""The picture of deploy.md: the panels of Grafana's dashboard, drawn from what Prometheus answers to their queries.
+"""The picture of serve.md: the panels of Grafana's dashboard, drawn from what Prometheus answers to their queries.
 
 ``python docs/dashboard_picture.py`` starts ``guardwrap serve`` with the rules and limits of ``deploy/serve/serve.yaml``
 and the embedded model. It starts Prometheus (Debian: ``apt-get install prometheus``), sends requests for about four

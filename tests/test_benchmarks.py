@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,6 +137,18 @@ def test_without_a_base_model_its_cases_are_left_out(
 ) -> None:
     engine.main(["--quick", "--chat", tiny, "--case", BUSY, "--out", str(tmp_path / "made")])
     assert "left out" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_profile_tells_operations_and_waits_and_writes_nothing(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model", tiny, "--case", ONE_TOKEN, "--profile", "ours", "--out", str(tmp_path / "made")]
+    engine.main(["--quick", *options])
+    printed = capsys.readouterr().out
+    assert "aten::addmm" in printed or "aten::mm" in printed
+    assert re.search(r"waits for the device in each of \d+ passes: aten::_local_scalar_dense \d+\.\d\d", printed)
     assert not list(tmp_path.iterdir())
 
 
