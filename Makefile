@@ -60,6 +60,18 @@ test-ray: .venv-ray/ready
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check "ray[data]==2.60.0"
 	touch $@
 
+# TRL in an environment of its own, which takes the other packages from .venv.
+test-trl: export OMP_NUM_THREADS = 1
+test-trl: .venv-trl/ready
+	.venv-trl/bin/python -m pytest -W ignore tests/integrations/test_trl.py
+
+.venv-trl/ready: .venv/ready
+	$(BIN)/python -m venv .venv-trl
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-trl/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check trl==1.16.0
+	touch $@
+
 # Agent frameworks in an environment of their own, because they pin each other's dependencies. pip does not come to an end
 # with them, so uv installs them. On a machine without a GPU, UV_TORCH_BACKEND=cpu saves some gigabytes.
 AGENTS := openai-agents==0.20.0 "pydantic-ai-slim[openai]==2.31.1" smolagents==1.26.0 langchain==1.5.2 \

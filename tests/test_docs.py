@@ -24,7 +24,7 @@ from guardwrap.constraints import ConstraintFile, load, parse
 from tests.cli.fixtures_commands import run
 from tests.engine.endpoint.fixtures_server import Server
 from tests.fixtures_models import storyteller
-from tests.test_examples import LOCAL_PAGES, RUN_HERE, needs_ray
+from tests.test_examples import LOCAL_PAGES, RUN_HERE, needs_more
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -163,7 +163,7 @@ RUN_ELSEWHERE = {SERVED, AGENTS, *(Path(page).name for page in LOCAL_PAGES)}
 )
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)
-    run_python(page, "\n".join(block for block in blocks(page, "python") if not needs_ray(block)), model)
+    run_python(page, "\n".join(block for block in blocks(page, "python") if not needs_more(block)), model)
 
 
 def test_the_telemetry_of_the_page_is_as_it_says(model: Any, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,14 +198,14 @@ CPU_SECONDS = 60.0
 """The most processor seconds of a command. On two free cores none takes 20; a busy machine takes thrice as long."""
 
 
-def needs_ray(source: str) -> bool:
-    """Say whether a command or a block needs Ray: tests/integrations/ray runs it."""
-    return "--ray" in source or "import ray" in source
+def needs_more(source: str) -> bool:
+    """Say whether a command or a block needs Ray or TRL: tests/integrations runs it."""
+    return any(word in source for word in ("--ray", "import ray", "from trl"))
 
 
 def command_lines(page: str) -> list[list[str]]:
     lines = re.findall(r"^    guardwrap (.*?)(?:  +#.*)?$", (ROOT / page).read_text(), re.M)
-    return [shlex.split(line) for line in lines if not needs_ray(line)]
+    return [shlex.split(line) for line in lines if not needs_more(line)]
 
 
 def put_files_of(page: str) -> None:

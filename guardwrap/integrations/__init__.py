@@ -1,4 +1,4 @@
-"""Integrations with other libraries, one module each: ``langchain`` and ``llamaindex``.
+"""Integrations with other libraries, one module each: ``langchain``, ``llamaindex``, ``trl`` and ``ray``.
 
-Each requires its library (``pip install 'guardwrap[langchain]'`` …), and is imported only on request.
+Each is imported only on request. All but ``trl`` require their library (``pip install 'guardwrap[langchain]'`` …).
 """

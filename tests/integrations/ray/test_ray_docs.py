@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_docs import blocks, command_lines
-from tests.test_examples import needs_ray
+from tests.test_examples import needs_more
 
 pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 
@@ -29,14 +29,14 @@ def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
         command = [sys.executable, "-W", "ignore", *args]
         return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
-    commands = [line for line in command_lines(PAGE) if needs_ray(line)]
+    commands = [line for line in command_lines(PAGE) if needs_more(line)]
     assert len(commands) == 2
     for line in commands:
         done = run("-m", "guardwrap", *shlex.split(line), "--model", model)
         assert done.returncode == 0, done.stderr
     names = [json.loads(line)["id"] for line in Path("out/results.jsonl").read_text().splitlines()]
     assert names == [each["id"] for each in given]
-    (code,) = filter(needs_ray, blocks(PAGE, "python"))
+    (code,) = filter(needs_more, blocks(PAGE, "python"))
     assert '"local"' in code
     done = run("-c", code.replace('"local"', repr(model)).replace('"out"', '"saved"'))
     assert done.returncode == 0, done.stderr
