@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import regex
 
+from guardwrap.constraints.json.json_monitor import JSONMonitor
 from guardwrap.constraints.verdicts import Monitor, Verdict
 
 _MOST_WHITESPACE = 2
@@ -98,7 +99,12 @@ class Dialect:
                 yield from step.state.read(after, rest, haste=haste)
 
     def _ends_soon(self, step: _Step, arguments: Monitor) -> bool:
-        """Whether a step ends what is open, if that is possible."""
+        """Whether a step ends what is open, if that is possible.
+
+        A word of a list may go on: it ends by itself, and one word may be the beginning of another.
+        """
+        if self.quoted and _is_listed(arguments):
+            return True
         ends = [[*'"']] if self.quoted else [[*"]}"], [*","]]
         possible: list[str] = []
         for some in ends:
@@ -269,6 +275,12 @@ def _is_word(char: str) -> bool:
 def _lives(arguments: Monitor, text: str) -> bool:
     """Whether a text may come next."""
     return arguments.read(text).verdict is not Verdict.VIOLATED
+
+
+def _is_listed(arguments: Monitor) -> bool:
+    """Whether the string or key that is open can only become one of a list of words."""
+    listed = isinstance(arguments, JSONMonitor) and arguments.following() is not None
+    return listed and not _lives(arguments, _UNEXPECTED)
 
 
 def is_canonical(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -259,3 +260,40 @@ def test_random_json_is_written_to_its_end() -> None:
             some = chance.sample(letters, len(letters))
             letter = next(letter for letter in some if monitor.read(letter).verdict is not Verdict.VIOLATED)
             text, monitor = text + letter, monitor.read(letter)
+
+
+IN_OR_INCH = {"type": "object", "properties": {"u": {"enum": ["in", "inch"]}}, "required": ["u"]}
+
+
+def test_in_haste_a_word_of_a_list_may_become_a_longer_one_and_free_strings_end() -> None:
+    """A name that begins another one left the other out, wherever the token limit was short."""
+    tools = [{"name": name, "parameters": IN_OR_INCH} for name in ("f", "final_result")]
+    start, _ = begun("Qwen or Hermes", ToolCalls(tools, choice="required"))
+    (json_alone,) = [with_json(JSONSchema(IN_OR_INCH)).monitor_in(None)]  # type: ignore[arg-type]  # as above
+    calls = [
+        f'<tool_call>\n{{"name": "{name}", "arguments": {{"u": "{unit}"}}}}'
+        for name in ("f", "final_result")
+        for unit in ("in", "inch")
+    ]
+    for monitor, texts in ((start, calls), (json_alone, ['{"u": "in"}', '{"u": "inch"}'])):
+        hasty = hastened(monitor, MOST, MOST)
+        assert all(hasty.read(text).verdict is not Verdict.VIOLATED for text in texts)
+    free = JSONSchema({"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]})
+    hasty = hastened(with_json(free).monitor_in(None), MOST, MOST)  # type: ignore[arg-type]  # as above
+    assert hasty.read('{"b": ""').verdict is not Verdict.VIOLATED
+    assert hasty.read('{"b": "x').verdict is Verdict.VIOLATED, "this string has to end"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED_TEMPLATES)
+def test_both_words_are_written_in_haste_in_every_family(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_syntax, "LEAVE_ARGUMENTS", 0.0)  # from the first token on
+    chance = random.Random(name)
+    rule = ToolCalls([{"name": "f", "parameters": IN_OR_INCH}], choice="required", parallel=False)
+    start, regions = begun(name, rule)
+    seen: set[str] = set()
+    for _ in range(16):
+        if len(seen) < 2:
+            text = written(start, alphabet_of(name), chance, rule, regions)
+            seen.add(re.findall("inch|in", text.split("u", 1)[1])[0])
+    assert seen == {"in", "inch"}

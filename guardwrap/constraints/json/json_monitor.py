@@ -153,7 +153,7 @@ class JSONMonitor(Monitor):
             return False
         if self.may_read_one_of([REPLACEMENT]):
             return True
-        following = self._following()
+        following = self.following()
         return (
             super().may_begin(partial)
             if following is None
@@ -162,8 +162,11 @@ class JSONMonitor(Monitor):
             )
         )
 
-    def _following(self) -> set[str] | None:
-        """Return the characters that can follow in the allowed words of a string or key; None if others can, too."""
+    def following(self) -> set[str] | None:
+        """Return the characters that can follow in the words that schemas list for the current string or key.
+
+        None if a pattern allows others; a schema without either is not asked.
+        """
         closed = [keys for _, keys in self._frame.plan.closed] if self._want is _Want.NAME and self._frame else []
         rules = [rules for _, rules in self._plan.strings]
         if any(each.pattern is not None for each in rules) or any(keys.patterns for keys in closed):
