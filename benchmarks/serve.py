@@ -6,13 +6,22 @@ starts a server and drives it with the official openai client: the same requests
 64 clients at once, each with another constraint. It reports requests per second, CPU seconds of the server (both
 cores), the latencies' p50 and p99, and, over many short requests, the server's memory. Texts are compared one by one:
 the same seed must give the same text regardless of other requests, and each text must satisfy its constraint.
+
+    python benchmarks/serve.py --overhead --clients 32 --requests 128 --tokens 64 --threads 1
+
+compares what a token costs: the same prompts, seeds and settings by ``model.generate``, by one call of the wrapper,
+and by clients of the server, with and without streaming, in turn. It reports CPU seconds of the process with the model
+for each token that it computes, and counts the model's passes, rows and prompt tokens, so that one sees whether more
+passes or something else takes the time. The texts of the wrapper and of the server must be the same.
 """
 
 import argparse
 import asyncio
 import json
+import mmap
 import os
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -23,9 +32,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from openai import AsyncOpenAI
 
-from guardwrap import Constraint, Keyword, Length
+from guardwrap import Constraint, GuardedGenerator, Keyword, Length
+from guardwrap.cli.commands import serve_command
+from guardwrap.cli.shared import load_generator
+from guardwrap.constraints.files.constraint_file import PerPromptOptions
 
 SEEN = ["a", "and", "the", "was", "to", "he", "she", "had", "with", "in", "little", "girl", "boy", "named"]
 OTHERS = ["it", "her", "his", "they", "said", "of", "you", "so", "very", "happy", "day", "big", "play", "mom", "friend"]
@@ -36,6 +49,39 @@ BANS = [~Keyword(word) for word in SEEN + OTHERS]
 RULES += [~Keyword(word) & ~Keyword(other) for word, other in zip(OTHERS[:4], SEEN[4:8], strict=True)]
 PROMPT = "Once upon a time, there was a"
 TICKS = os.sysconf("SC_CLK_TCK")
+ANYTHING = Length(min=0)
+THINGS = ["dog", "red ball", "little bird", "big blue house", "cat who sings", "tree", "rainy day", "boat on a lake"]
+
+
+class Counts:
+    """What a model has computed, in a file that another process can read."""
+
+    NAMES = ("passes", "row_steps", "prompt_passes", "prompt_tokens")
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(8 * len(self.NAMES)))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
+
+    def now(self) -> dict[str, int]:
+        """Return the counts so far."""
+        return dict(zip(self.NAMES, struct.unpack(f"{len(self.NAMES)}q", self._memory[:]), strict=True))
+
+    def count(self, model: Any) -> None:
+        """Count what a model computes from now on."""
+
+        def add(model: Any, args: Any, kwargs: Any) -> None:
+            ids, counts = kwargs["input_ids"], self.now()
+            counts["passes"] += 1
+            if ids.shape[1] > 1:
+                counts["prompt_passes"] += 1
+                counts["prompt_tokens"] += ids.numel()
+            else:
+                counts["row_steps"] += len(ids)
+            self._memory[:] = struct.pack(f"{len(self.NAMES)}q", *counts.values())
+
+        model.register_forward_pre_hook(add, with_kwargs=True)
 
 
 @dataclass
@@ -62,7 +108,8 @@ def serving(model: str, threads: int, running: int, folder: Path) -> Iterator[Se
     """Start a server on a free port, and end it."""
     settings = folder / "serve.yaml"
     settings.write_text(f"name: model\nlimits: {{running: {running}, queue: 1000, attempts: 10000, n: 64}}\n")
-    command = [sys.executable, "-m", "guardwrap", "serve", "--model", model, "--port", "0", "--config", str(settings)]
+    command = [sys.executable, __file__, "--serve", str(folder / "counts")]
+    command += ["serve", "--model", model, "--port", "0", "--config", str(settings)]
     command += ["--dtype", "float32"]  # in which texts do not depend on who else is served
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -159,8 +206,120 @@ async def measured(server: Server, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def serve_counted(path: Path, arguments: Sequence[str]) -> None:
+    """Run ``guardwrap serve``, and count what its model computes."""
+    from guardwrap.cli import main as guardwrap_main
+
+    loaded = serve_command._loaded
+
+    def counted(settings: Any) -> GuardedGenerator:
+        guarded = loaded(settings)
+        Counts(path).count(guarded.model)
+        return guarded
+
+    serve_command._loaded = counted
+    sys.argv[1:] = arguments
+    guardwrap_main()
+
+
+def prompts_of(count: int) -> list[str]:
+    """Return different prompts of a few lengths."""
+    return [f"Once upon a time, number {i}, there was a {THINGS[i % len(THINGS)]}. One" for i in range(count)]
+
+
+def generated(guarded: GuardedGenerator, prompts: Sequence[str], size: int, settings: dict[str, Any]) -> int:
+    """Draw a text of each prompt with ``model.generate``; return the number of their tokens."""
+    tokenizer, tokens = guarded.tokenizer, 0
+    for first in range(0, len(prompts), size):
+        rows = [tokenizer(prompt)["input_ids"] for prompt in prompts[first : first + size]]
+        longest, end = max(map(len, rows)), tokenizer.eos_token_id
+        ids = torch.tensor([[end] * (longest - len(row)) + row for row in rows])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        torch.manual_seed(first)
+        out = guarded.model.generate(ids, attention_mask=mask, pad_token_id=end, **settings)[:, longest:]
+        tokens += sum(row.index(end) + 1 if end in row else len(row) for row in out.tolist())
+    return tokens
+
+
+async def requested(
+    server: Server, prompts: Sequence[str], first: int, clients: int, settings: dict[str, Any], *, stream: bool
+) -> tuple[dict[int, str], int, int]:
+    """Draw a text of each prompt by clients of a server; return the texts, and numbers of tokens and chunks."""
+    texts: dict[int, str] = {}
+    counts = {"tokens": 0, "chunks": 0}
+    waiting = iter(enumerate(prompts))
+    law = {"max_tokens": settings["max_new_tokens"], "temperature": settings["temperature"]}
+    rest = {"top_k": settings["top_k"]}
+
+    async def one_client(client: AsyncOpenAI) -> None:
+        for i, prompt in waiting:
+            asked: Any = {"model": "model", "prompt": prompt, "seed": first + i, **law, "extra_body": rest}
+            if not stream:
+                reply = await client.completions.create(**asked)
+                texts[i], report = reply.choices[0].text, reply.model_extra["guardwrap"]
+            else:
+                texts[i], report = "", None
+                async for chunk in await client.completions.create(**asked, stream=True):
+                    texts[i] += chunk.choices[0].text
+                    counts["chunks"] += 1
+                    report = (chunk.model_extra or {}).get("guardwrap", report)
+            counts["tokens"] += report["usage"]["tokens"]
+
+    client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=600)
+    await asyncio.gather(*(one_client(client) for _ in range(clients)))
+    await client.close()
+    return texts, counts["tokens"], counts["chunks"]
+
+
+def overhead(server: Server, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure what a token costs, by each way in turn."""
+    torch.set_num_threads(given.threads)
+    guarded = load_generator(given.model, ANYTHING, dtype="float32", batch_size=32)
+    here, there = Counts(folder / "here"), Counts(folder / "counts")
+    here.count(guarded.model)
+    settings = {"max_new_tokens": given.tokens, "temperature": 1.0, "top_k": given.top_k, "do_sample": True}
+    runs: dict[str, list[dict[str, Any]]] = {"generate": [], "run": [], "server": [], "streamed": []}
+    for repeat in range(-1, given.repeats):  # the first time is not counted
+        prompts = prompts_of(given.requests if repeat >= 0 else 32)
+        first = repeat * given.requests if repeat >= 0 else 10**6
+        texts: dict[str, dict[int, str]] = {}
+        for way, measured_runs in runs.items():
+            counts = here if way in ("generate", "run") else there
+            before, began, chunks = counts.now(), time.monotonic(), 0
+            cpu = time.process_time() if counts is here else server.cpu
+            if way == "generate":
+                tokens = generated(guarded, prompts, given.clients, settings)
+            elif way == "run":
+                each = [PerPromptOptions(seed=first + i) for i in range(len(prompts))]
+                outcomes = guarded.run(prompts, constraint_each=each, **settings)
+                tokens = sum(outcome.report.usage.tokens for outcome in outcomes)
+                texts[way] = {i: outcome.texts[0] for i, outcome in enumerate(outcomes)}
+            else:
+                asked = requested(server, prompts, first, given.clients, settings, stream=way == "streamed")
+                texts[way], tokens, chunks = asyncio.run(asked)
+            cpu = (time.process_time() if counts is here else server.cpu) - cpu
+            computed = {name: value - before[name] for name, value in counts.now().items()}
+            row = {"cpu_seconds": cpu, "tokens": tokens, "ms_a_token": 1000 * cpu / tokens, "chunks": chunks}
+            row |= {"seconds": time.monotonic() - began, **computed}
+            if repeat >= 0:
+                measured_runs.append(row)
+                print(f"{way}: {json.dumps(row)}", file=sys.stderr, flush=True)
+        if not texts["run"] == texts["server"] == texts["streamed"]:
+            raise SystemExit("the same seeds gave other texts")
+    by = {way: [row["ms_a_token"] for row in rows] for way, rows in runs.items()}
+    ratios = {
+        f"{way} / {base}": statistics.median(a / b for a, b in zip(by[way], by[base], strict=True))
+        for way, base in (("run", "generate"), ("server", "generate"), ("server", "run"), ("streamed", "run"))
+    }
+    return {"ratios": ratios, "ms_a_token": {way: statistics.median(row) for way, row in by.items()}, "runs": runs}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write down."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "--serve":
+        serve_counted(Path(arguments[1]), arguments[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="local", help="Hub id or folder; a story model knows the words asked for")
     parser.add_argument("--clients", type=int, default=64)
@@ -173,10 +332,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--running", type=int, default=64, help="the server's limits.running")
+    parser.add_argument("--overhead", action="store_true", help="compare CPU per token with the wrapper and generate")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    with TemporaryDirectory() as folder, serving(given.model, given.threads, given.running, Path(folder)) as server:
-        found = asyncio.run(measured(server, given))
+    with (
+        TemporaryDirectory() as name,
+        serving(given.model, given.threads, given.running, folder := Path(name)) as server,
+    ):
+        found = overhead(server, given, folder) if given.overhead else asyncio.run(measured(server, given))
     found = {"settings": {name: str(value) for name, value in vars(given).items()}, **found}
     print(json.dumps(found, indent=1))
     if given.out is not None:

@@ -420,7 +420,9 @@ class GuardedGenerator:
                     job = without_choice(self._session, options, job)
             async with aclosing(job.aserved(await job.arequests(given))) as served:
                 async for request, outcome in served:
-                    yield await threads.run(partial(job.completed, request, outcome))
+                    complete = partial(job.completed, request, outcome)
+                    # Only a fallback, which may be a user's function, takes time.
+                    yield complete() if outcome.ok else await threads.run(complete)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.

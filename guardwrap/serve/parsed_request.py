@@ -60,10 +60,10 @@ from guardwrap.support.yaml_nodes import reading
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
 
-CALLS = Masked(beyond_truncation=True)
-"""What requests that require a call are drawn from, unless they or the server's files name a sampler or a proposal.
+VALID = Masked(beyond_truncation=True)
+"""What requests for JSON, or for a call, are drawn from, unless they or the server's settings say how to draw.
 
-Clients of OpenAI's API expect a call, and a model that is not trained for tools hardly ever writes one."""
+Clients of OpenAI's API expect valid JSON or a call, and models often write neither by themselves."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def _ours(fields: TextFields, policy: RequestPolicy, tools: ToolCalls | None, *,
                 (proposal_of(ours.proposal, policy), adapter_of(ours.adapter, policy)),
             )
             proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
-            if tools is not None and tools.least and sampler is proposal is adapter is None:
-                sampler, proposal = read_sampler("rejection"), CALLS
+            if sampler is proposal is adapter is file.sampler is None and _is_masked(structures, tools, policy):
+                sampler, proposal = read_sampler("rejection"), VALID
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):
                 adapter = False  # without this, the server's own adapter would conflict with the proposal
             repair = repair_of(ours.repair, file.repair, policy, chat=isinstance(fields, ChatFields))
@@ -216,6 +216,13 @@ def _ours(fields: TextFields, policy: RequestPolicy, tools: ToolCalls | None, *,
     )
     options: dict[str, Any] = {"constraints": whole_file, "budget": budget, "sampler": sampler}
     return options | {"proposal": proposal, "adapter": adapter}
+
+
+def _is_masked(structures: Sequence[_Structure], tools: ToolCalls | None, policy: RequestPolicy) -> bool:
+    """Return whether tokens are masked for a request that does not say how to draw: for a call, or for JSON alone."""
+    if tools is not None and tools.choice != "none":
+        return tools.least > 0
+    return policy.masks_json and any(isinstance(structure, JSONSchema) for structure in structures)
 
 
 def _guarded(constraint: Constraint, stops: tuple[str, ...], policy: RequestPolicy) -> Constraint:

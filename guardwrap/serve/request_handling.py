@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,11 +40,37 @@ def closing() -> ErrorResponse:
     )
 
 
+class Deliveries:
+    """Calls functions in an event loop for other threads, those of a step together.
+
+    Waking the loop takes a system call, in which the batch's thread gives up the interpreter lock, and it then waits
+    for the loop's thread. So a step wakes it once, not for each of its tokens.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._woken = False
+
+    def add(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Have the loop call a function after those that were added before."""
+        self._calls.append(call)
+        if not self._woken:
+            self._woken = True
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._woken = False  # first: what is added from now on wakes the loop again
+        while self._calls:
+            self._calls.popleft()()
+
+
 class Gate:
     """Limits how many requests run and wait, within one event loop, and ends them when the server shuts down."""
 
     def __init__(self, running: int, queue: int) -> None:
         self.most = running + queue
+        self.deliveries = Deliveries()
         self.draining = False  # no request is admitted anymore
         self.over = asyncio.Event()  # the running ones end as well
         self._slots = asyncio.Semaphore(running)
@@ -137,17 +164,20 @@ async def served(
     """
     called = time.monotonic() if called is None else called
     timeout = (options.get("budget") or guarded.session.spec.budget).timeout
-    results: asyncio.Queue[_Item | _Over] = asyncio.Queue()
+    results: deque[_Item | _Over] = deque()
+    news = asyncio.Event()
     loop, counts = asyncio.get_running_loop(), Counter[int]()
 
+    def put(item: _Item | _Over) -> None:
+        results.append(item)
+        news.set()
+
     def on_text(prompt: int, text: Draw) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(results.put_nowait, Accepted(prompt, counts[prompt], text))
+        gate.deliveries.add(loop, partial(put, Accepted(prompt, counts[prompt], text)))
         counts[prompt] += 1
 
     def on_piece(prompt: int, number: int, text: str) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(results.put_nowait, LivePiece(prompt, number, text))
+        gate.deliveries.add(loop, partial(put, LivePiece(prompt, number, text)))
 
     # Messages are sent as their parser reads them, which is known at their end.
     live = on_piece if parsed_request.stream and not parsed_request.options.get("parse_messages") else None
@@ -173,38 +203,56 @@ async def served(
                     )
                     async with aclosing(drawn) as outcomes:
                         async for outcome in outcomes:
-                            results.put_nowait(outcome)
+                            put(outcome)
                 finally:
                     while computing[0]:  # keep the slot while a thread computes for a client that has disconnected
                         idle.clear()  # a twist that was learned before has set it
                         await idle.wait()
         finally:
-            results.put_nowait(_Over())
+            put(_Over())
 
     drawing = asyncio.create_task(draw())
     disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
-    next_item: asyncio.Task[_Item | _Over] | None = None
+    tasks: list[asyncio.Task[Any]] = [drawing, disconnect, shutdown]
+    for task in tasks:
+        task.add_done_callback(lambda _: news.set())
     try:
         while True:
-            next_item = next_item or asyncio.create_task(results.get())
-            await asyncio.wait({next_item, disconnect, shutdown}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
+            news.clear()
             if disconnect.done():  # looked at first: pieces may arrive faster than they can be sent
                 raise Gone
-            if next_item.done():
-                item, next_item = next_item.result(), None
+            if results:
+                item = results.popleft()
                 if isinstance(item, _Over):
                     await drawing
                     return
-                yield item
+                yield _joined(item, results) if isinstance(item, LivePiece) else item
             elif shutdown.done():
                 raise closing()
-            else:
+            elif not await _comes(news):
                 yield None
     finally:
-        tasks = [task for task in (drawing, disconnect, shutdown, next_item) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _comes(news: asyncio.Event) -> bool:
+    """Wait for news, and return whether there are any before the next ``TICK``."""
+    try:
+        async with asyncio.timeout(TICK):
+            return await news.wait()
+    except TimeoutError:
+        return False
+
+
+def _joined(piece: LivePiece, results: deque[_Item | _Over]) -> LivePiece:
+    """Return a piece with those that directly follow it in its text, for a client that is slower than the model."""
+    texts = [piece.text]
+    while results and isinstance(piece_after := results[0], LivePiece) and piece_after[:2] == piece[:2]:
+        texts.append(piece_after.text)
+        results.popleft()
+    return piece._replace(text="".join(texts))
 
 
 async def streamed(

@@ -64,6 +64,9 @@ class RequestPolicy:
     # with tools; or always, because the chat template has markers of reasoning or calls
     parses: Literal["never", "tools", "always"] = "never"
     images: bool = False  # whether the model takes images in chats
+    # Whether tokens are masked for requests for JSON that do not say how to draw. Not if the server itself does, by an
+    # adapter, for example, nor if the model's unfinished texts cannot be judged.
+    masks_json: bool = True
 
     @property
     def files(self) -> tuple[ConstraintFile, ...]:

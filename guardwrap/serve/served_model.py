@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guardwrap.calls.sessions import LocalSession
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.models.early_abort import StablePrefix
 from guardwrap.models.prepare import require_context, trained_length
 from guardwrap.models.prompt_forms import what_is_wrong
 from guardwrap.models.task_calls import VisionCall
@@ -66,8 +67,12 @@ class ServedModel:
         if not isinstance(guarded.session, LocalSession):
             raise UsageError("a server needs a local model, not an endpoint; give a Hub id, a folder or a pipeline")
         self.guarded, self.session = guarded, guarded.session
-        images = issubclass(self.session.call_class, VisionCall)
-        self.policy = dataclasses.replace(policy, parses=_parses(self.session.tokenizer), images=images)
+        self.policy = dataclasses.replace(
+            policy,
+            parses=_parses(self.session.tokenizer),
+            images=issubclass(self.session.call_class, VisionCall),
+            masks_json=self._masks(),
+        )
         self.session.model_name = policy.models[0]  # in telemetry: clients know the model by this name
         self._adapters = self._loaded()
         # Parsing does not use the threads that the wrapper needs. A long prompt takes seconds, so long requests share
@@ -77,7 +82,18 @@ class ServedModel:
         self._own = copy.copy(self.session.pipe)
         self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
         if self.session.call_class.causal:  # built now, so that the first masked request does not delay the others
-            self.session.stable_prefix(self.session.call_class.read(self.session.pipe, {})).vocabulary  # noqa: B018
+            self._stable.vocabulary  # noqa: B018
+
+    @property
+    def _stable(self) -> StablePrefix:
+        """The decoder of unfinished texts."""
+        return self.session.stable_prefix(self.session.call_class.read(self.session.pipe, {}))
+
+    def _masks(self) -> bool:
+        """Return whether tokens can be masked, and the server itself names no other distribution to draw from."""
+        session = self.session
+        itself = session.proposal is session.adapter is None and session.spec.sampler.name == "rejection"
+        return itself and session.call_class.causal and self._stable.works
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""

@@ -165,7 +165,8 @@ def uncompiled(model: Any) -> Any:
 
 def is_compiled(module: Any) -> bool:
     """Return whether ``torch.compile`` was applied to a module itself, in any of its three ways."""
-    wrapped = uncompiled(module) is not module or hasattr(module.forward, "_torchdynamo_orig_callable")
+    # Not uncompiled(): a module searches long for an attribute that it lacks, and each call asks all modules.
+    wrapped = "_orig_mod" in module._modules or hasattr(module.forward, "_torchdynamo_orig_callable")
     return wrapped or getattr(module, "_compiled_call_impl", None) is not None
 
 

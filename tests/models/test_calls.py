@@ -1,6 +1,9 @@
 """Results have the pipeline's format: if nothing is rejected, they equal what the pipeline returns."""
 
+import gc
+import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
@@ -10,6 +13,9 @@ from torch.utils.data import Dataset
 
 from guardwrap import Adapter, Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
+from guardwrap.models import calls
+from guardwrap.models.prepare import prepare
+from guardwrap.models.task_calls import call_of
 from guardwrap.testing import World, llama_world
 from tests.fixtures_models import llava, picture
 
@@ -492,3 +498,99 @@ def test_objects_of_another_type(world: World) -> None:
     for wrong, says in wrongs:
         with pytest.raises(UsageError, match=says):
             wrong()
+
+
+@pytest.fixture
+def resolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the lengths of the prompts whose laws transformers resolves."""
+    lengths: list[int] = []
+    resolve: Any = prepare
+
+    def counted(*args: Any, **options: Any) -> Any:
+        law = resolve(*args, **options)
+        lengths.append(len(law.ids))
+        return law
+
+    monkeypatch.setattr(calls, "prepare", counted)
+    return lengths
+
+
+def law(pipe: Any, prompt: str, **settings: Any) -> Any:
+    ((prepared),) = call_of(pipe, settings).prompts([(0, prompt)], 1)
+    return prepared.law
+
+
+def values(law: Any) -> dict[str, Any]:
+    """Return all that a law says, with processors by type and settings."""
+    objects = {
+        name: [(type(each), vars(each)) for each in getattr(law, name)]
+        for name in ("processors", "warpers", "criteria")
+    }
+    rest = {each.name: getattr(law, each.name) for each in fields(law) if each.name not in (*objects, "generate")}
+    return {**rest, **objects, "prompt_ids": law.prompt_ids.tolist(), "generate": None, "group": law.group}
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if "beams" not in name and name != "stop"])
+def test_a_law_that_is_remembered_is_the_one_that_generate_resolves(name: str, resolutions: list[int]) -> None:
+    settings, pipe = SETTINGS[name], llama_world().pipeline()
+    law(pipe, "abe", **settings)
+    remembered = law(pipe, "dea", **settings)
+    assert values(remembered) == values(law(llama_world().pipeline(), "dea", **settings))
+    depends = bool(remembered.processors or remembered.criteria)
+    assert depends == (name in ("repetition", "least", "prefix, new text"))
+    assert len(resolutions) == (3 if depends else 2)
+
+
+def test_a_law_is_remembered_for_all_that_it_depends_on(resolutions: list[int]) -> None:
+    pipe = llama_world().pipeline()
+
+    def changed(config: Any, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(config, name, value)
+
+    changes: list[tuple[Any, dict[str, Any]]] = [
+        (lambda: None, {"top_k": 3}),
+        (lambda: None, {"temperature": 2.5}),
+        (lambda: None, {"temperature": 2.0}),
+        (lambda: changed(pipe.model.generation_config, top_k=2), {}),
+        (lambda: changed(pipe.model.generation_config, top_p=0.5), {}),
+        (lambda: None, {"num_return_sequences": 2}),
+    ]
+    law(pipe, "abc")
+    for number, (change, settings) in enumerate(changes, start=2):
+        change()
+        law(pipe, "abc", **settings)
+        assert len(resolutions) == number, f"{settings} has the law of other settings"
+    law(pipe, "ab")
+    assert resolutions[-1] == 2
+    before = len(resolutions)
+    law(pipe, "de")
+    assert len(resolutions) == before
+
+
+def test_a_model_that_may_look_at_the_tokens_is_asked_for_each_prompt(resolutions: list[int]) -> None:
+    pipe = llama_world().pipeline()
+    resolve = pipe.model._get_logits_processor
+    pipe.model._get_logits_processor = lambda *args, **options: resolve(*args, **options)
+    for prompt in ("abc", "dea"):
+        law(pipe, prompt)
+    assert len(resolutions) == 2
+
+
+def test_negative_control_a_length_that_is_no_part_of_the_key(
+    resolutions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = calls.Call._law_key
+    monkeypatch.setattr(calls.Call, "_law_key", lambda self, inputs: key(self, inputs)[1:])  # type: ignore[index]
+    pipe = llama_world().pipeline()
+    law(pipe, "abc", max_new_tokens=5)
+    assert law(pipe, "de", max_new_tokens=5).most_new != 5
+
+
+def test_a_remembered_law_keeps_no_pipeline_alive() -> None:
+    pipe = llama_world().pipeline()
+    law(pipe, "abc")
+    kept = weakref.ref(pipe)
+    del pipe
+    gc.collect()
+    assert kept() is None

@@ -16,7 +16,7 @@ from guardwrap.constraints.files.file_fields import MESSAGE
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.incoming_requests import parsed
-from guardwrap.serve.parsed_request import ANYTHING, CALLS, has_token_ids, parse_request, texts_of_ids
+from guardwrap.serve.parsed_request import ANYTHING, VALID, has_token_ids, parse_request, texts_of_ids
 from guardwrap.serve.request_models import known_fields
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.server_settings import ServerLimits
@@ -200,13 +200,66 @@ def test_what_requires_a_call_is_masked_unless_the_request_says_how_to_draw(choi
     assert drawn(sampler="qrs")[1] is None
     assert drawn(proposal="careful")[1] == Prompt("Be careful. {prompt}")
     assert drawn(proposal={"masked": {}})[1] == Masked()
-    assert drawn(constraint="trained")[1] is not CALLS
+    assert drawn(constraint="trained")[1] is not VALID
+    assert drawn(constraint="polite") == (None, None)  # this file names a sampler
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", some_of("auto")], ids=str)
 def test_what_requires_no_call_is_the_models_own(choice):
     policy = dataclasses.replace(MENU, parses="tools")
     options = parse_request({**CHAT, "tools": [TOOL], "tool_choice": choice}, policy, chat=True).options
+    assert (options["sampler"], options["proposal"]) == (None, None)
+
+
+JSON: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},
+    {"response_format": {"type": "json_object", "schema": {"type": "object"}}},
+    {"structured_outputs": {"json": {"type": "object"}}},
+    {"structured_outputs": {"json_object": True}},
+    {"guided_json": {"type": "object"}},
+]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("fields", JSON, ids=str)
+def test_json_is_masked_unless_the_request_or_the_server_says_how_to_draw(fields, chat):
+    def drawn(policy=MENU, **own):
+        body = {**(CHAT if chat else TEXT), **fields, "guardwrap": own}
+        options = parse_request(body, policy, chat=chat).options
+        return options["sampler"], options["proposal"], options["adapter"]
+
+    sampler, *others = drawn()
+    assert (sampler.name, *others) == ("rejection", VALID, None)
+    assert drawn(constraint={"kind": "regex", "pattern": "a"})[1] == VALID
+    for name in ("rejection", "qrs", "imh"):
+        sampler, *others = drawn(sampler=name)
+        assert (sampler.name, *others) == (name, None, None)
+    assert drawn(proposal=False) == (None, False, None)
+    assert drawn(proposal="masked")[1] == Masked()
+    assert drawn(adapter="dragon") == (None, None, MENU.adapters["dragon"])
+    assert drawn(constraint="trained")[1] is None  # this file of the server names an adapter, and this one a sampler
+    assert drawn(constraint="polite") == (None, None, None)
+    assert drawn(dataclasses.replace(MENU, always=(MENU.named["polite"],))) == (None, None, None)
+    assert drawn(dataclasses.replace(MENU, masks_json=False)) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"response_format": {"type": "text"}},
+        {"structured_outputs": {"regex": "a"}},
+        {"guided_choice": ["a"]},
+        {"guided_grammar": 'start: "a"'},
+        {"guardwrap": {"constraint": {"kind": "json_schema", "schema": {"type": "object"}}}},
+        {**JSON[0], "tools": [TOOL]},
+    ],
+    ids=str,
+)
+def test_what_asks_for_no_json_alone_is_the_models_own(fields):
+    policy = dataclasses.replace(MENU, parses="tools")
+    options = parse_request({**CHAT, **fields}, policy, chat=True).options
     assert (options["sampler"], options["proposal"]) == (None, None)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from collections import deque
 from contextlib import AsyncExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ from transformers.pipelines import TextGenerationPipeline
 from guardwrap import GuardedGenerator
 from guardwrap.engine.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
+from guardwrap.outcomes import Draw
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING, parse_request
-from guardwrap.serve.request_handling import Gate, streamed
+from guardwrap.serve.request_handling import Accepted, Deliveries, Gate, LivePiece, _joined, streamed
 from guardwrap.serve.routes import create_app
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings
 from tests.serve.fixtures_server import world
@@ -319,3 +321,52 @@ def test_the_time_in_the_queue_counts(app):
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (422, "timeout")
     assert "before the first attempt was complete" in error["message"]
+
+
+async def delivered(count, deliveries, wakes):
+    """Have a thread add calls while the loop is held up; return what they said, in order."""
+    loop: Any = asyncio.get_running_loop()
+    said: list[int] = []
+    soon = loop.call_soon_threadsafe
+    loop.call_soon_threadsafe = lambda *call: (wakes.append(call), soon(*call))
+    thread = threading.Thread(target=lambda: [deliveries.add(loop, partial(said.append, i)) for i in range(count)])
+    thread.start()
+    thread.join()  # the loop waits as long, as for a step of the batch
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return said
+
+
+def test_what_a_step_delivers_wakes_the_loop_once():
+    """The second time shows that calls that were added after the first wake-up are not forgotten."""
+    deliveries = Deliveries()
+    wakes: list[Any] = []
+    for _ in range(2):
+        assert asyncio.run(delivered(50, deliveries, wakes)) == [*range(50)]
+    assert len(wakes) == 2
+
+
+def test_negative_control_a_wake_up_for_each_delivery():
+    class Each(Deliveries):
+        _woken = property(lambda self: False, lambda self, _: None)
+
+    wakes: list[Any] = []
+    assert asyncio.run(delivered(50, Each(), wakes)) == [*range(50)]
+    assert len(wakes) == 50
+
+
+def test_a_delivery_to_a_loop_that_is_closed_is_dropped():
+    loop = asyncio.new_event_loop()
+    loop.close()
+    Deliveries().add(loop, lambda: None)
+
+
+def test_pieces_of_a_text_that_wait_are_sent_together():
+    others = [LivePiece(0, 1, "d"), LivePiece(0, 0, "e")]
+    results: deque[Any] = deque([LivePiece(0, 0, "b"), LivePiece(0, 0, "c"), *others])
+    assert _joined(LivePiece(0, 0, "a"), results) == LivePiece(0, 0, "abc")
+    assert [*results] == others
+    draw = Draw(text="a", prompt="", token_ids=(1,), finished=True)
+    results = deque([Accepted(0, 0, draw), LivePiece(0, 1, "b")])
+    assert _joined(LivePiece(0, 0, "a"), results) == LivePiece(0, 0, "a")
+    assert len(results) == 2

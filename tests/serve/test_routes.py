@@ -222,6 +222,39 @@ def test_parse_with_a_pydantic_model(client):
     assert reply.guardwrap["proposal"].endswith("masked")
 
 
+AN_OBJECT = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": AN_OBJECT}}
+ONCE: Any = {"top_k": 2, "guardwrap": {"budget": {"max_attempts": 4}}}
+
+
+def test_json_takes_one_attempt_and_the_report_says_that_it_is_masked(client, guarded):
+    """Two of the tokens are rarely those that JSON needs next, so the model itself draws no text in four attempts."""
+    reply = client.chat.completions.create(**ASKED, n=4, response_format=FORMAT, extra_body=ONCE)
+    texts = [choice.message.content for choice in reply.choices]
+    assert [json.loads(text) for text in texts] == [{"a": 1}] * 4
+    report = reply.guardwrap
+    assert (report["usage"]["attempts"], report["proposal"]) == (4, "the model itself, masked")
+    assert report["drawn_from"].startswith("not your model's own distribution")
+    own: Any = {"proposal": Masked(beyond_truncation=True), "sampler": "rejection", "num_return_sequences": 4}
+    settings: Any = {"max_new_tokens": 12, "top_k": 2, "seed": 1}
+    (expected,) = guarded.run([MESSAGES], constraints=JSONSchema(AN_OBJECT), **own, **settings)
+    assert texts == list(expected.texts)
+
+
+@pytest.mark.parametrize("own", [{"sampler": "rejection"}, {"proposal": False}], ids=str)
+def test_a_request_that_names_a_distribution_gets_it(client, own):
+    asked = {**ONCE, "guardwrap": {**ONCE["guardwrap"], **own}}
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.chat.completions.create(**ASKED, response_format=FORMAT, extra_body=asked)
+    body: Any = caught.value.body
+    assert body["guardwrap"]["proposal"] is None  # the model itself
+
+
+def test_json_of_a_greedy_request_is_masked_too(client):
+    reply = client.chat.completions.create(**ASKED, temperature=0, response_format=FORMAT)
+    assert json.loads(reply.choices[0].message.content) == {"a": 1}
+
+
 @pytest.mark.slow
 def test_a_twist(client):
     rule = {"kind": "keyword", "words": "fa", "whole_words": False}

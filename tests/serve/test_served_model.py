@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from guardwrap import GuardedGenerator
+from guardwrap import GuardedGenerator, Masked
 from guardwrap.errors import UsageError
 from guardwrap.serve.parsed_request import ANYTHING
 from guardwrap.serve.request_policy import RequestPolicy
@@ -80,3 +80,17 @@ def test_long_bodies_are_parsed_in_a_thread(
     assert threads == ([model._patient] if waits else [])
     nonsense = http.post("/v1/completions", content="{" * size, headers={"content-type": "application/json"})
     assert nonsense.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("options", "masked"), [({}, True), ({"proposal": Masked()}, False), ({"sampler": "qrs"}, False)], ids=str
+)
+def test_json_is_masked_unless_the_wrapper_says_how_to_draw(options: dict[str, Any], masked: bool) -> None:
+    model = ServedModel(GuardedGenerator(world().pipeline(), ANYTHING, **options), RequestPolicy(("tiny",)))
+    assert model.policy.masks_json == masked
+
+
+def test_json_is_not_masked_where_unfinished_texts_cannot_be_judged() -> None:
+    pipe = world().pipeline()
+    pipe.tokenizer.clean_up_tokenization_spaces = True
+    assert not ServedModel(GuardedGenerator(pipe, ANYTHING), RequestPolicy(("tiny",))).policy.masks_json
