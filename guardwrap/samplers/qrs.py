@@ -35,8 +35,8 @@ ALIKE |= dict.fromkeys((21, 25, 32, 40, 50, 63, 80), 0.7)
 """After how many satisfying attempts a pilot of the default length may end, and which share of them their effective
 sample size must reach for that. Few weights look alike by chance, so the shortest pilots need the largest share.
 
-For 8 texts at a target TVD of .1 with weights as of a mask (log-normal, σ = .3 and .46), requests take 1.9 and 2.7
-satisfying attempts a text, and 3.7 and 4.0 if no pilot is shorter than 21 and its texts are lost, at a TVD of .09 and
+For 8 texts at a target TVD of .1 with weights as of a mask (log-normal, σ = .3 and .46), requests take 1.8 and 2.7
+satisfying attempts a text, and 3.7 and 3.9 if no pilot is shorter than 21 and its texts are lost, at a TVD of .09 and
 .10. With heavy tails pilots stay long (``benchmarks/pilots.py``).
 """
 
@@ -167,6 +167,9 @@ def qrs(
         after = after.with_texts(state.log_beta, len(draws))
         if attempt.satisfied and beta is None:
             after = learned(after)
+        # The pilot's texts have fixed places: when ``quota`` texts have come, which is the most that the attempts that
+        # set their β can give. If they came at once, their own weights, on which the β of those attempts depends,
+        # would decide which text is the n-th, and that would be biased.
         if after.held and after.pilot_beta is not None and after.returned >= after.quota:
             own = tuple(held.draw for held in after.held if accepts(after.pilot_beta, held))
             after = after.with_texts(after.pilot_beta, len(own))._replace(held=None, pilot_returned=len(own))

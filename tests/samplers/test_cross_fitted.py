@@ -12,7 +12,7 @@ import pytest
 from guardwrap import Budget, GuardedGenerator, Masked, Regex, Twisted
 from guardwrap.constraints import Constraint
 from guardwrap.outcomes import Draw
-from guardwrap.samplers import Attempt, Sampler, qrs, rejection
+from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection
 from guardwrap.samplers.qrs import ALIKE, accepts
 from guardwrap.testing import goodness_of_fit, table_world
 from tests.fixtures_laws import qrs_law
@@ -229,6 +229,21 @@ def test_a_sampler_of_ones_own_returns_a_draw_or_several(answer: str) -> None:
     report = outcome.report
     assert report.passed_over == (0 if answer == "one" else 2)
     assert report.usage.attempts == report.accepted + report.passed_over + sum(report.rejected.values())
+
+
+@pytest.mark.parametrize("sampler", [imh(4), qrs(target_tvd=0.3)])
+def test_few_attempts_are_drawn_that_are_not_needed(sampler: Sampler) -> None:
+    """Negative control: as if a sampler that needs several attempts for a text returned a share at random."""
+    world = table_world(letters="abc", max_new_tokens=4)
+    guarded = GuardedGenerator(world.pipeline(), Regex("a|b"), proposal=Masked(unseen=0.0), seed=3)
+    surplus, texts = [], []
+    for each in (sampler, sampler._replace(needs=None)):
+        options = {"sampler": each, "num_return_sequences": 4, "seed": 3, **world.settings}
+        outcomes = guarded.run([world.prompt] * 10, **options)
+        surplus.append(sum(outcome.report.usage.surplus_attempts for outcome in outcomes))
+        texts.append([outcome.texts for outcome in outcomes])
+    assert texts[0] == texts[1]
+    assert 2 * surplus[0] < surplus[1]
 
 
 def test_lengths_of_the_pilot() -> None:
