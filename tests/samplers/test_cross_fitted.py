@@ -251,3 +251,17 @@ def test_lengths_of_the_pilot() -> None:
     assert min(ALIKE) == 6
     assert list(ALIKE) == sorted(ALIKE)
     assert sorted(ALIKE.values(), reverse=True) == list(ALIKE.values())
+
+
+def test_distances_are_those_of_the_mean_over_the_texts() -> None:
+    """Negative control: those of one β alone are others."""
+    times = (PROPOSAL * 20_000).round().astype(int)
+    weights = np.append(np.repeat(np.log(WEIGHTS), times), [-math.inf] * 50)
+    laws = ((math.log(0.3), 6), (math.log(1.5), 2))
+    mean = sum(number * qrs_law(PROPOSAL, WEIGHTS, math.exp(log_beta)) for log_beta, number in laws) / 8
+    gold = PROPOSAL * WEIGHTS / (PROPOSAL @ WEIGHTS)
+    tvd, kl = qrs_module._distances(weights, laws)
+    assert tvd.value == pytest.approx(np.abs(gold - mean).sum() / 2, abs=1e-3)
+    assert kl.value == pytest.approx(gold @ np.log(gold / mean), abs=1e-3)
+    for law in laws:
+        assert abs(qrs_module._distances(weights, (law,))[0].value - tvd.value) > 0.02
