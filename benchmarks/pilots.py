@@ -2,8 +2,8 @@
 
     python benchmarks/pilots.py --out benchmarks/results/pilots.jsonl
 
-In the worlds of ``tails.py``, whose texts are enumerated, requests of 8 and of 64 texts are drawn with
-``qrs(target_tvd=0.05)``, whose pilot ends early if its weights are alike, and with pilots of 20 and 100
+In the worlds of ``tails.py`` and two of weights as of a mask, whose texts are enumerated, requests of 1, 8 and 64 texts
+are drawn with ``qrs(target_tvd=...)``, whose pilot ends early if its weights are alike, and with pilots of 20 and 100
 satisfying attempts. The file gets a line for each: attempts that satisfy the constraint for each text, those of the
 pilot included, and the distance (TVD) between g and the law of the texts, which is the mean of the laws of each β. It
 takes some minutes.
@@ -12,18 +12,26 @@ takes some minutes.
 import argparse
 import json
 import math
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tails import TARGET, WORLDS, World
+from scipy.special import ndtri
+from tails import WORLDS, World, continuous
 
 from guardwrap import qrs
 from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler
 
 PILOTS: dict[str, int | None] = {"as the weights require": None, "20": 20, "100": 100}
-REQUESTS = {8: 200, 64: 40}
+MASKS: dict[str, Callable[[], World]] = {
+    "log-normal, σ = 0.3": lambda: continuous(lambda q: 0.3 * ndtri(q)),
+    "log-normal, σ = 0.46": lambda: continuous(lambda q: 0.46 * ndtri(q)),
+}
+TARGETS = (0.05, 0.1)
+REQUESTS = {1: 400, 8: 200, 64: 40}
 """Texts of a request, and how many requests are drawn."""
 
 MOST = 20_000
@@ -38,14 +46,17 @@ def request(world: World, sampler: Sampler, texts: int, rng: np.random.Generator
     state, attempts = sampler.init(), 0
     while len(drawn) < texts and attempts < MOST:
         for log_weight in world.draw(100, rng).tolist():
-            attempt = Attempt(NOTHING, True, log_weight, float(rng.random()))
-            state, draw = sampler.step(state, attempt)
+            before = dict(state.laws)
+            state, _ = sampler.returned(state, Attempt(NOTHING, True, log_weight, float(rng.random())))
             attempts += 1
-            if draw is not None:
-                drawn.append(state.log_beta)
-            if len(drawn) == texts:
+            # The text of the attempt comes before those of the pilot, which it completes.
+            new = {log_beta: count - before.get(log_beta, 0) for log_beta, count in state.laws}
+            drawn += [
+                log_beta for log_beta, count in sorted(new.items(), key=lambda item: item[1]) for _ in range(count)
+            ]
+            if len(drawn) >= texts:
                 break
-    return drawn, attempts
+    return drawn[:texts], attempts
 
 
 def distance(world: World, log_betas: list[float]) -> float:
@@ -59,8 +70,8 @@ def distance(world: World, log_betas: list[float]) -> float:
     return float(np.abs(law / law.sum() - gold / gold.sum()).sum() / 2)
 
 
-def measured(world: World, pilot: int | None, texts: int, requests: int) -> dict[str, Any]:
-    sampler, rng = qrs(target_tvd=TARGET, pilot=pilot), np.random.default_rng(1)
+def measured(world: World, target: float, pilot: int | None, texts: int, requests: int) -> dict[str, Any]:
+    sampler, rng = qrs(target_tvd=target, pilot=pilot), np.random.default_rng(1)
     every = [request(world, sampler, texts, rng) for _ in range(requests)]
     log_betas = [log_beta for drawn, _ in every for log_beta in drawn]
     return {
@@ -75,14 +86,13 @@ def main() -> None:
     options.add_argument("--out", type=Path, required=True)
     out = options.parse_args().out
     with out.open("w", encoding="utf-8") as file:
-        for name, make in WORLDS.items():
+        for (name, make), target in product((MASKS | WORLDS).items(), TARGETS):
             world = make()
-            for texts, requests in REQUESTS.items():
-                for words, pilot in PILOTS.items():
-                    line = {"weights": name, "texts": texts, "pilot": words}
-                    line |= measured(world, pilot, texts, requests)
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                    print(line, flush=True)
+            for (texts, requests), (words, pilot) in product(REQUESTS.items(), PILOTS.items()):
+                line = {"weights": name, "target": target, "texts": texts, "pilot": words}
+                line |= measured(world, target, pilot, texts, requests)
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

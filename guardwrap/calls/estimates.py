@@ -27,7 +27,7 @@ from guardwrap.metrics.weights import too_heavy
 from guardwrap.outcomes import FEW, Estimate, Origin, Outcome, bounded, plain
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
-from guardwrap.samplers.qrs import pilot_lengths
+from guardwrap.samplers.qrs import from_pilot, pilot_lengths
 from guardwrap.support.formatting import counted, digits, upwards
 
 ENOUGH = 200
@@ -87,7 +87,7 @@ class Alternative:
     def __str__(self) -> str:
         begin, share = f"{self.source}, {self.sampler}", f"{digits(100 * self.acceptance)} % of attempts give one"
         if not self.without:
-            pilot = f"its pilot, {self.before:,.0f} attempts per prompt, gives no text; then " if self.before else ""
+            pilot = f"its pilot takes {self.before:,.0f} attempts per prompt; then " if self.before else ""
             learned = f"{counted(self.learning, 'attempt')} to learn from; " if self.learning else ""
             return f"{begin}: {bounded(self.tokens)} computed tokens per text; {learned}{pilot}{share}"
         some = math.isfinite(self.others)
@@ -206,6 +206,13 @@ class PromptPilot:
         """The mean of ``lengths``."""
         return sum(length * share for length, share in self.lengths.items())
 
+    def after(self, texts: int) -> float:
+        """Return how many texts attempts after QRS's own pilot give, as expected; the pilot gives the others."""
+        if not self.is_qrs or not self.passing:
+            return texts
+        rate = self.texts / self.passing
+        return texts - sum(share * from_pilot(texts, length, rate) for length, share in self.lengths.items())
+
     def share(self) -> Estimate:
         """Estimate the share of attempts that give a text.
 
@@ -238,7 +245,7 @@ def alternative_of(pilots: Sequence[PromptPilot], texts: int, learning: Spent) -
     before = [pilot.before() for pilot in pilots]
     attempts, tokens = [], []
     for pilot, first in zip(pilots, before, strict=True):
-        attempts.append(Estimate(*map(sum, zip(first, inverse(pilot.share(), texts), strict=True))))
+        attempts.append(Estimate(*map(sum, zip(first, inverse(pilot.share(), pilot.after(texts)), strict=True))))
         length = pilot.outcome.report.usage.computed_tokens / max(len(pilot.attempts), 1)
         tokens.append(Estimate(*(length * end for end in attempts[-1])))
     accepted = sum(p.texts if p.rate is None else len(p.attempts) * p.rate.value for p in pilots)
@@ -339,7 +346,7 @@ def forecast_of(
     counted = acceptance_rate(math.floor(pilot.texts), count, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=pilot.texts / count) if count else counted)
     before = pilot.mean_length * count / satisfied if satisfied else 0.0
-    attempts = Estimate(*(before + end for end in inverse(share, texts)))
+    attempts = Estimate(*(before + end for end in inverse(share, pilot.after(texts))))
     worth = effective_sample_size(weights).value if satisfied else FEW
     more = 0 if worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * count)
     limits = (
@@ -401,6 +408,11 @@ class Further:
     # the numbers of attempts that must satisfy the constraint before that pilot ends, each with its probability
     lengths: Mapping[int, float]
 
+    def _after(self, texts: int, length: int) -> int:
+        """Return how many texts attempts after a pilot of this length have to give."""
+        rate = self.accepted / self.satisfied if self.satisfied else 0.0
+        return math.ceil(texts - from_pilot(texts, length, rate))
+
     def reaches(self, texts: int, attempts: float) -> float:
         """Return the probability of at least ``texts`` texts in further attempts."""
         if attempts == math.inf:
@@ -416,7 +428,8 @@ class Further:
         for length, share in self.lengths.items():
             ends = np.unique(np.linspace(length, max(length, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
             ended = np.diff(chance(length, ends, self.satisfied), prepend=0.0)
-            total += share * float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), self.accepted)))
+            later = chance(self._after(texts, length), np.maximum(0, int(attempts) - ends), self.accepted)
+            total += share * float(np.sum(ended * later))
         return total
 
     def enough_for(self, texts: int) -> int | None:

@@ -113,9 +113,8 @@ def sampler_in_words(sampler: str | Mapping[str, Any]) -> str:
 def _run(sampler: Sampler, attempts: Sequence[Attempt]) -> tuple[list[str], Mapping[str, Estimate | float]]:
     state, texts = sampler.init(), []
     for attempt in attempts:
-        state, draw = sampler.step(state, attempt)
-        if draw is not None:
-            texts.append(draw.text)
+        state, draws = sampler.returned(state, attempt)
+        texts += [draw.text for draw in draws]
     return texts, sampler.report(state)[1]
 
 

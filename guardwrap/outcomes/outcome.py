@@ -176,7 +176,7 @@ class Report:
         ``"settings"`` (those of ``obstacle``), ``"texts"`` (settings such as ``top_k``), ``"length"``, ``"mask"``,
         ``"budget"``, ``"constraint"``, ``"prompt"``. Empty if none are missing.
     passed_over
-        Attempts that satisfied the constraint and were not returned by the sampler, with those of its pilot.
+        Attempts that satisfied the constraint and were not returned by the sampler, or not yet, as those of its pilot.
     """
 
     distribution: Distribution

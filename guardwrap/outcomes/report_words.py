@@ -51,10 +51,9 @@ def report_headline(report: Report) -> str:
         return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}{filled}"
     texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
     pilot = report.evidence.get("pilot_attempts", 0)
-    drawn = tried - pilot if isinstance(pilot, int) else tried
-    mean = _rounded(drawn / got) if drawn < LARGE else drawn // got
-    cost = "every attempt was accepted" if drawn == got else f"about {counted(mean, 'attempt')} per text"
-    cost += f", after a pilot of {pilot:,}" if pilot else ""
+    mean = _rounded(tried / got) if tried < LARGE else tried // got
+    cost = "every attempt was accepted" if tried == got else f"about {counted(mean, 'attempt')} per text"
+    cost += f", with a pilot of {pilot:,}" if pilot else ""
     missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}{filled}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"
 
@@ -124,7 +123,7 @@ def report_blame(report: Report) -> str:
     why = f"{detail}; " if closeness is Closeness.NOTHING and detail else ""
     if pilot and not why:
         why = f"the sampler's pilot took {pilot} of {report.usage.attempts:,} attempts; "
-    # A pilot's attempts are never returned, so they are not evidence against the sampler.
+    # A pilot's attempts wait for β, so they are not evidence against the sampler.
     parts = report.rejected if why else report.rejections
     worst = [
         f"{quoted(label)} rejected {of}{_most_often_at(report, label)}"
@@ -191,10 +190,12 @@ def report_in_words(report: Report) -> str:
     if report.acceptance is not None:
         rows.append(("acceptance", f"{report.acceptance} (95 % interval)"))
     figures, unlucky = dict(report.evidence), report.passed_over
-    if "pilot_attempts" in figures:  # a pilot's attempts are never returned, so the sampler did not reject them
+    if "pilot_attempts" in figures:
         pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
-        rows.append(("pilot", f"{pilot:,} attempts to set β, of which {kept:,} satisfied the constraint"))
-        unlucky -= kept
+        came = cast("int | None", figures.pop("pilot_returned", None))
+        became = "" if came is None else f", and {came:,} of these were accepted"
+        rows.append(("pilot", f"{pilot:,} attempts to set β, of which {kept:,} satisfied the constraint{became}"))
+        unlucky -= kept if came is None else 0  # those that were not decided were not rejected
     heavy = heavy_tail(figures)
     limit = figures.pop("pareto_k_limit", math.nan)
     for name, figure in figures.items():

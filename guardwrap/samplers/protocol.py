@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,7 +67,8 @@ class Sampler(NamedTuple):
     init
         Returns the state before the first attempt.
     step
-        Takes a state and an attempt; returns the next state, and the draw to return to the user or None.
+        Takes a state and an attempt; returns the next state, and the draw to return to the user, several in the order
+        of their texts, or None.
     report
         Takes a state; returns the ``Distribution`` of the returned draws, or its description in words, for reports, and
         figures by name that say how close it is to g. A sampler without weights describes the case a' = a.
@@ -87,11 +88,14 @@ class Sampler(NamedTuple):
     options
         Its options by name, as plain JSON types, so that calls with the same options can be recognized; None if they
         are not known.
+    needs
+        Takes a state and the number of texts that are missing; returns how many further attempts must satisfy the
+        constraint for these, as expected. None to estimate it by the share that was returned so far.
     """
 
     name: str
     init: Callable[[], Any]
-    step: Callable[[Any, Attempt], tuple[Any, Draw | None]]
+    step: Callable[[Any, Attempt], tuple[Any, Draw | Sequence[Draw] | None]]
     report: Callable[[Any], tuple[Distribution | str, Mapping[str, Estimate | float]]]
     weighs: bool = False
     skips: bool = False
@@ -99,6 +103,12 @@ class Sampler(NamedTuple):
     goal: Goal = Goal()
     takes_all: bool = False
     options: tuple[tuple[str, Any], ...] | None = None
+    needs: Callable[[Any, int], float] | None = None
+
+    def returned(self, state: Any, attempt: Attempt) -> tuple[Any, Sequence[Draw]]:
+        """Return the next state, and the draws to return to the user."""
+        state, draws = self.step(state, attempt)
+        return state, (draws,) if isinstance(draws, Draw) else draws or ()
 
 
 def checked_weight(attempt: Attempt) -> float:

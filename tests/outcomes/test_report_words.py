@@ -146,7 +146,7 @@ def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
         rejected={"a rule": 3},
         passed_over=75,
     )
-    assert report.headline().endswith("about 20 attempts per text, after a pilot of 60")
+    assert report.headline().endswith("about 80 attempts per text, with a pilot of 60")
     rows = [" ".join(line.split()) for line in str(report).splitlines()]
     assert "pilot 60 attempts to set β, of which 60 satisfied the constraint" in rows
     assert rows[-2:] == [
@@ -156,6 +156,10 @@ def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
     assert report.rejections == {"the sampler": 75, "a rule": 3}
     only = dataclasses.replace(report, rejected={}, passed_over=60)
     assert "rejected by" not in str(only)
+    decided = dataclasses.replace(only, evidence={**evidence, "pilot_returned": 20})
+    rows = [" ".join(line.split()) for line in str(decided).splitlines()]
+    assert "pilot 60 attempts to set β, of which 60 satisfied the constraint, and 20 of these were accepted" in rows
+    assert rows[-1] == "rejected by the sampler: 60 of 61 that satisfied the constraint"
 
 
 def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:

@@ -246,8 +246,11 @@ class RequestState:
         rejected = len(self.rejected_lengths)
         longer = (rejected - bisect_right(self.rejected_lengths, length) for length in running)
         expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in longer)
-        missing = self.wanted - len(self.accepted) - share * expected
-        return math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9)
+        missing, needs = self.wanted - len(self.accepted), self.request.spec.sampler.needs
+        if needs is not None and missing:
+            share = missing / max(needs(self.sampler_state, missing), 1.0)
+        still = missing - share * expected
+        return math.ceil(still * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9)
 
     def _numbered(self, count: int) -> list[Launch]:
         """Return the next attempts that the budget allows; end the request if it allows none and none is in flight."""
@@ -442,11 +445,14 @@ class RequestState:
         self.tally.stopped += attempt.status == "aborted"
         self.tally.tokens += attempt.length
         self.tally.remarks.update(attempt.remarks)
-        self.sampler_state, text = self.request.spec.sampler.step(self.sampler_state, self._attempt(judged))
-        if text is not None:
+        sampler = self.request.spec.sampler
+        self.sampler_state, texts = sampler.returned(self.sampler_state, self._attempt(judged))
+        texts = texts[: self.wanted - len(self.accepted)]
+        for text in texts:
             self._accept(text)
-        else:
+        if not texts:
             self._reject(judged)
+        self.tally.passed_over -= max(len(texts) - 1, 0)  # these were held until now
         if len(self.accepted) == self.wanted:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
