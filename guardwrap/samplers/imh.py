@@ -99,15 +99,8 @@ def imh(
         turn = (state.turn + 1) % count
         return _State(now, turn, ended, state.moves + (not begins), state.moved + (moves and not begins)), text
 
-    def needs(state: _State, missing: int) -> float:
-        """Return how many further attempts must satisfy the constraint, if each text has a chain of its own."""
-        (chain,) = state.chains
-        return missing * (steps + 1) - chain.moves - (chain.draw is not None)
-
-    plans = needs if count == 1 and thinning is None and move == "accepted" else None
     options = (("steps", steps), ("thinning", thinning), ("chains", chains), ("move", move))
-    skips, report = move == "accepted", partial(_report, steps)
-    return Sampler("imh", init, step, report, weighs=True, skips=skips, options=options, needs=plans)
+    return Sampler("imh", init, step, partial(_report, steps), weighs=True, skips=move == "accepted", options=options)
 
 
 def _report(steps: int, state: _State) -> tuple[Distribution, Mapping[str, Estimate | float]]:
