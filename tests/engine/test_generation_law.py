@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
-    MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
@@ -177,11 +177,11 @@ class Counter(LogitsProcessor):
         return scores
 
 
-class NamedAlike(Counter):
+class MinLengthLogitsProcessor(Counter):
     """Has the name of a class of transformers."""
 
 
-@pytest.mark.parametrize("kind", [Counter, NamedAlike])
+@pytest.mark.parametrize("kind", [Counter, MinLengthLogitsProcessor])
 def test_what_may_keep_a_state_is_named_in_the_report(kind: Any) -> None:
     world = table_world()
     guarded = GuardedGenerator(world.pipeline(), Length(min=0), seed=1)
@@ -196,7 +196,7 @@ def test_what_may_keep_a_state_is_named_in_the_report(kind: Any) -> None:
 def test_minimum_lengths_give_the_scores_of_transformers(ends: Any) -> None:
     scores = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     for processor in (
-        MinLengthLogitsProcessor(5, ends),
+        transformers.MinLengthLogitsProcessor(5, ends),
         MinNewTokensLengthLogitsProcessor(3, 2, ends),
         RepetitionPenaltyLogitsProcessor(1.5),
     ):
@@ -207,7 +207,7 @@ def test_minimum_lengths_give_the_scores_of_transformers(ends: Any) -> None:
 
 
 def test_derived_minimum_lengths_are_called() -> None:
-    class Later(MinLengthLogitsProcessor):
+    class Later(transformers.MinLengthLogitsProcessor):
         def __call__(self, input_ids: Any, scores: Any) -> Any:
             return scores + 1
 
