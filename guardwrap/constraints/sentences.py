@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import regex
 
-from guardwrap.support.time_limits import matches
+from guardwrap.support.time_limits import matches, within
 
 UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}"
@@ -33,17 +33,16 @@ def words_of(text: str) -> list[str]:
     In Chinese and Japanese, each Han character and each Hiragana is a word, and so is a run of Katakana (UAX #29). In
     Thai, Lao, Khmer and Burmese, a run without spaces is one word, as no dictionary is used.
     """
-    return [match.group() for match in matches(FIRST_WORD, text)]
+    words: list[str] = within(FIRST_WORD.findall, text)
+    return words
 
 
 def settled_words(prefix: str) -> list[str]:
     """Return the words of a prefix that no continuation can change."""
-    words = list(matches(FIRST_WORD, prefix))
-    if words:
-        end = words[-1].end()
-        if end == len(prefix) or (end == len(prefix) - 1 and prefix[-1] in _JOINTS):
-            words.pop()
-    return [match.group() for match in words]
+    words = words_of(prefix)
+    # No letter follows the last word, so its last occurrence is where it is.
+    behind = prefix[prefix.rindex(words[-1]) + len(words[-1]) :] if words else " "
+    return words[:-1] if behind in ("", *_JOINTS) else words
 
 
 def count_spaced_words(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,8 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -225,6 +227,32 @@ def top_candidates(
             candidates, order = candidates.sort(-1)
             return few.gather(1, order), candidates, tied
     return applied(warpers, scores), None, None
+
+
+def with_processors(processors: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply processors to rows of one length; ``ids`` begin with the prompt, ``[rows, length]``.
+
+    Minimum lengths give the same scores here in a hundredth of the time: transformers compares the whole vocabulary
+    with the end-of-sequence tokens for each prompt and token, also where the text is long enough.
+    """
+    for processor in processors:
+        if type(processor) is MinLengthLogitsProcessor:
+            least = processor.min_length
+        elif type(processor) is MinNewTokensLengthLogitsProcessor:
+            least = processor.prompt_length_to_skip + processor.min_new_tokens
+        else:
+            scores = LogitsProcessorList([processor])(ids, scores)
+            continue
+        if ids.shape[1] < least:
+            scores = scores.index_fill(-1, _end_tokens(processor, scores.shape[-1]), -math.inf)
+    return scores
+
+
+@lru_cache(maxsize=256)
+def _end_tokens(processor: Any, size: int) -> torch.Tensor:
+    """Return the end-of-sequence tokens of a minimum length that a model's vocabulary has."""
+    ends: torch.Tensor = processor.eos_token_id.flatten()
+    return ends[ends < size]
 
 
 def applied(warpers: LogitsProcessorList, scores: torch.Tensor) -> torch.Tensor:

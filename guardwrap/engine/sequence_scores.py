@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from guardwrap.engine.forward_passes import in_one_pass, one_pass_length, scores_of_text
-from guardwrap.engine.generation_law import GenerationLaw, applied
+from guardwrap.engine.generation_law import GenerationLaw, applied, with_processors
 from guardwrap.engine.model_weights import in_float32, is_quantised
 
 _AT_ONCE = 2**25
@@ -131,6 +131,6 @@ def _processed(scores: torch.Tensor, law: GenerationLaw, new: Sequence[int]) -> 
     if law.processors:
         ids = torch.cat([law.prompt_ids.to(tokens), tokens])[None]
         before = len(law.ids)
-        steps = [law.processors(ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
+        steps = [with_processors(law.processors, ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
         scores = torch.cat(steps)
     return applied(law.warpers, scores)

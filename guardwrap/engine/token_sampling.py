@@ -23,6 +23,7 @@ from guardwrap.engine.generation_law import (
     require_drawn,
     top_candidates,
     warped,
+    with_processors,
 )
 from guardwrap.engine.prefix_cache import learn, next_token, step, token_laws
 from guardwrap.engine.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
@@ -356,10 +357,10 @@ def _process(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Te
     scores = logits
     for law, rows, ids in groups:
         if len(groups) == 1:
-            scores = law.processors(ids.to(logits.device), logits)
+            scores = with_processors(law.processors, ids.to(logits.device), logits)
         elif law.processors:
             scores = logits.clone() if scores is logits else scores
-            scores[rows] = law.processors(ids.to(logits.device), logits[rows])
+            scores[rows] = with_processors(law.processors, ids.to(logits.device), logits[rows])
     return scores
 
 

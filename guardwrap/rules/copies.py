@@ -216,6 +216,7 @@ def _may_change(words: list[str], expected: list[str], change: str) -> bool:
 
 _JOINT = regex.compile(r"[\p{Pd}'’_]")
 _CHARACTER = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
+_ANY_UNSPACED = regex.compile(f"[{UNSPACED}]")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -300,12 +301,10 @@ class NoCopy(ComparedConstraint):
 
     def _may_be(self, words: Iterable[str]) -> bool:
         """Whether a text may have these words."""
-        runs = _runs(words, self.words)
+        runs = set(_runs(words, self.words))
         if self.share is None:
-            documents = list(self._sources)
-            return not any(run in document for run in runs for document in documents)
-        its = set(runs)
-        return all(len(its & document) <= self.share * len(document) for document in self._sources)
+            return all(runs.isdisjoint(document) for document in self._sources)
+        return all(len(runs & document) <= self.share * len(document) for document in self._sources)
 
 
 _MOST = 100
@@ -320,7 +319,9 @@ def _folded(text: str) -> str:
 
 def _runs(words: Iterable[str], size: int) -> Iterator[str]:
     """Yield each run of as many words, as one string."""
-    units = [unit for word in words for unit in _CHARACTER.findall(word)]
+    units = list(words)
+    if _ANY_UNSPACED.search("".join(units)):
+        units = [unit for word in units for unit in _CHARACTER.findall(word)]
     for start in range(len(units) - size + 1):
         if start % 100 == 0:
             check_deadline()

@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, MaxLengthCriteria, StoppingCriteria, TemperatureLogitsWarper, TopKLogitsWarper
+import transformers
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MinNewTokensLengthLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+)
 
 from guardwrap import GuardedGenerator, Length, Prompt, qrs
 from guardwrap.engine import generation_law as law_module
-from guardwrap.engine.generation_law import ended_rows
+from guardwrap.engine.generation_law import ended_rows, with_processors
 from guardwrap.engine.scheduling.scheduler import Scheduler
 from guardwrap.errors import UsageError
 from guardwrap.models import prepare as prepare_module
@@ -180,3 +190,26 @@ def test_what_may_keep_a_state_is_named_in_the_report(kind: Any) -> None:
     (outcome,) = guarded.run(world.prompt, min_new_tokens=2, repetition_penalty=1.2, **world.settings)
     assert outcome.report.notes == ()
     assert law_module._FUNCTIONS_OF_THE_TEXT.isdisjoint(prepare_module._ROWWISE)
+
+
+@pytest.mark.parametrize("ends", [2, [1, 3], [0, 99]])
+def test_minimum_lengths_give_the_scores_of_transformers(ends: Any) -> None:
+    scores = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+    for processor in (
+        transformers.MinLengthLogitsProcessor(5, ends),
+        MinNewTokensLengthLogitsProcessor(3, 2, ends),
+        RepetitionPenaltyLogitsProcessor(1.5),
+    ):
+        for length in range(1, 8):
+            ids = torch.arange(length).expand(2, -1)
+            ours = with_processors(LogitsProcessorList([processor, processor]), ids, scores)
+            assert ours.equal(processor(ids, processor(ids, scores)))
+
+
+def test_derived_minimum_lengths_are_called() -> None:
+    class Later(transformers.MinLengthLogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            return scores + 1
+
+    scores = torch.zeros(1, 4)
+    assert with_processors(LogitsProcessorList([Later(5, 2)]), torch.zeros(1, 2), scores).equal(scores + 1)
