@@ -101,7 +101,7 @@ def the_sampler(seam: str, strike: Callable[[], Any]) -> Sampler:
         strike() if seam == "init" else None
         return rejection.init()
 
-    def step(state: Any, attempt: Attempt) -> tuple[Any, Draw | None]:
+    def step(state: Any, attempt: Attempt) -> tuple[Any, Any]:
         strike() if seam == "step" else None
         return rejection.step(state, attempt)
 
