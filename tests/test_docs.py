@@ -80,8 +80,10 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def put(page: str) -> None:
         shown = [data for block in blocks(page, "yaml") if isinstance(data := yaml.safe_load(block), dict)]
-        rules = next((each for each in shown if "guardwrap" in each), None)
         trained = next((each for each in shown if "prompts" in each), None)
+        # Where a page trains, rules with fields are those of a reward.
+        files = (each for each in shown if "guardwrap" in each and not (trained and "fields" in each))
+        rules = next(files, None)
         if rules is None:
             rules = {
                 "guardwrap": 1,

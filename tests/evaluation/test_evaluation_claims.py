@@ -205,7 +205,7 @@ def test_what_was_found_comes_first_and_settings_last(tmp_path):
     found = evaluate(Source(placed()), settings, Regex("a"), tmp_path)
     sections = page_of(found).sections
     assert [section.title for section in sections] == [
-        "Results", "Prompt", "How figures are computed", "EvaluationSettings"
+        "Results", "Prompt", "How figures are computed", "Settings"
     ]  # fmt: skip
     words, claims, picture = sections[0].blocks
     assert isinstance(words, Text)
