@@ -260,8 +260,8 @@ def profile(case: Case, options: argparse.Namespace) -> str:
     by = "self_cpu_time_total" if options.device == "cpu" else "self_device_time_total"
     counts = {each.key: each.count for each in operations}
     waits = ", ".join(f"{name} {counts[name] / measured['passes']:.2f}" for name in WAITS if name in counts)
-    table = operations.table(sort_by=by, row_limit=25, max_name_column_width=45)
-    return f"{table}waits for the device in each of {measured['passes']} passes: {waits or 'none'}"
+    shown_operations = operations.table(sort_by=by, row_limit=25, max_name_column_width=45)
+    return f"{shown_operations}waits for the device in each of {measured['passes']} passes: {waits or 'none'}"
 
 
 WAITS = (

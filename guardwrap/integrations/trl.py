@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from guardwrap.constraints.base import Constraint, walk
@@ -27,17 +28,9 @@ __all__ = ["Reward", "reward", "rewards"]
 
 logger = logging.getLogger(__name__)
 
-_CHAT = ("prompt", "begun")
-_DRAWS = {
-    (chat, tokens): draw_without(*_CHAT * chat, *("token_ids",) * (not tokens))
-    for chat in (False, True)
-    for tokens in (False, True)
-}
-"""Classes of draws by what is known: whether the prompt is a chat, which has no text here, and whether tokens are."""
-
 _UNKNOWN = (
-    "{} reads what is not known here: the prompt of a chat as text, or tokens, without completion_ids; leave it out of "
-    "the reward"
+    "{} reads what is not known here: the prompt of a chat as text, tokens without completion_ids, or how a text ended "
+    "without eos_token_id; leave it out of the reward"
 )
 _ENDS = "{} asks how a text ended; pass eos_token_id=tokenizer.eos_token_id"
 
@@ -114,21 +107,20 @@ class Reward:
             numbers[filled if self.part is None else filled.parts[self.part]].append(number)
         results: list[float | None] = [None] * len(completions)
         for constraint, places in numbers.items():
-            draws = {
-                number: self._draw(
-                    prompts[number], completions[number], None if completion_ids is None else completion_ids[number]
-                )
-                for number in places
-            }
-            readable = {number: draw for number, draw in draws.items() if draw is not None}
+            readable: dict[int, Draw] = {}
+            for number in places:
+                token_ids = None if completion_ids is None else completion_ids[number]
+                draw = self._draw(prompts[number], completions[number], token_ids)
+                if draw is not None:
+                    readable[number] = draw
             for number, value in zip(readable, self._scores(constraint, list(readable.values())), strict=True):
                 results[number] = value
         return results
 
     def _draw(self, prompt: Any, completion: Completion, token_ids: Sequence[int] | None) -> Draw | None:
         """Return a completion as a draw; None if it is no message."""
-        chat = not isinstance(prompt, str)
-        kind = _DRAWS[chat, token_ids is not None]
+        chat, ends = not isinstance(prompt, str), bool(self.eos_token_ids and token_ids is not None)
+        kind = _with(text=not chat, tokens=token_ids is not None, ends=ends)
         before, ids = "" if chat else prompt, tuple(token_ids or ())
         finished = bool(ids) and ids[-1] in self.eos_token_ids
         if isinstance(completion, str):
@@ -155,6 +147,13 @@ class Reward:
         if self.score == "all" and False in held:
             return 0.0
         return None if None in held else sum(map(bool, held)) / len(held)
+
+
+@cache
+def _with(*, text: bool, tokens: bool, ends: bool) -> type[Draw]:
+    """Return the class of draws of which this is known: the prompt as text, the tokens, and how they ended."""
+    known = {"prompt": text, "begun": text, "token_ids": tokens, "finished": ends}
+    return draw_without(*(name for name, is_known in known.items() if not is_known))
 
 
 def _holds(part: Constraint, draws: Sequence[Draw]) -> list[bool | None]:

@@ -63,7 +63,6 @@ class _State(NamedTuple):
     pilot_returned: int = 0
     laws: tuple[tuple[float, int], ...] = ()  # log β and the texts that were returned by it
     most_weight: float = math.inf  # the largest weight to allow for in texts that were not drawn
-
     rate: float = 1.0  # share of the attempts that satisfy the constraint that this β accepts, as estimated
 
     def with_beta(self, log_beta: float, log_weights: list[float]) -> _State:

@@ -108,8 +108,13 @@ def test_tokens_and_how_a_text_ended():
         reward([Finished(), Regex("a")])
 
 
-def test_negative_control_what_is_not_known_is_no_zero():
-    """Rules that read what is missing would judge an empty prompt, or no tokens."""
+def test_negative_control_what_is_not_known_is_no_zero(tmp_path):
+    """Rules that read what is missing would judge an empty prompt, no tokens, or every text as cut off."""
+    rule = tmp_path / "rules.yaml"  # a file with fields, whose rules are known once these are filled
+    rule.write_text('guardwrap: 1\nfields: [word]\nconstraint: [{kind: keyword, words: "{word}"}, {kind: finished}]\n')
+    with pytest.raises(UsageError, match="how a text ended without eos_token_id"):
+        called(reward(str(rule)), TEXTS, word=["cup"] * 4, completion_ids=[[5, 2]] * 4)
+    assert called(reward(str(rule), eos_token_id=2), TEXTS, word=["cup"] * 4, completion_ids=[[5, 2]] * 4) == [1.0] * 4
     with pytest.raises(UsageError, match="reads what is not known here"):
         called(reward(Length(max=2, unit="tokens")), TEXTS)
     assert called(reward(NoCopy(words=2)), ["to be or"], ["to be or not"]) == [0.0]
