@@ -101,6 +101,22 @@ def test_no_code_reads_its_own_sentences() -> None:
     assert read_sentences('kind == "qrs" and names["top_k"] and "; ".join(words).split(", ")') == []
 
 
+def possessive_groups(source: str) -> list[str]:
+    """Return the expressions given to ``re`` in which a group is atomic, or repeated possessively."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args]
+    of_re = [node for node in calls if re.match(r"re\.\w+$", ast.unparse(node.func))]
+    return [text for node in of_re if re.search(r"\)(?:[*+?]|\{+[\d,]+\}+)\+|\(\?>", text := ast.unparse(node.args[0]))]
+
+
+def test_no_group_is_possessive_where_python_misreads_it() -> None:
+    """Before Python 3.11.5 possessive groups of alternatives match too much (CPython issue 106052); ``regex`` is right."""
+    found = {str(path): possessive_groups(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert not {path: texts for path, texts in found.items() if texts}
+    wrong = ["re.compile(r'(?:a|b)*+')", "re.match(f'(?:{x}|b){{2,3}}+', y)", "re.sub('(?>a|b)', '', y)"]
+    assert [len(possessive_groups(each)) for each in wrong] == [1, 1, 1]
+    assert not possessive_groups("regex.compile('(?:a|b)*+'); re.compile('[ab]*+(c)')")
+
+
 def test_what_the_makefile_names_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     lists = dict(re.findall(r"^(\w+) := (.*)$", makefile, flags=re.MULTILINE))

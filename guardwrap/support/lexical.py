@@ -148,8 +148,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-# These patterns run without a timeout: each covers one string, number or word, and cannot backtrack.
-BODY = re.compile(r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+# These patterns run without a timeout: each covers one string, number or word, and backtracks over it once at most.
+# No group is possessive: before Python 3.11.5 such a repeat of alternatives matches too much (CPython issue 106052).
+BODY = re.compile(r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 """The contents of a string, up to the first incomplete or invalid escape."""
 ESCAPE_BEGUN = re.compile(r"\\(?:u(?:[dD](?:[0-9abAB][0-9a-fA-F]?)?|[0-9abcefABCEF][0-9a-fA-F]{0,2})?)?")
 """An incomplete escape that cannot become a low surrogate, which must follow a high one."""
@@ -160,7 +161,7 @@ NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][+-]?[0-9]*)?)?")
 NUMBER_RUN = re.compile(r"[-+.0-9eE]*")
 
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"')
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*"')
 _LOOSE = re.compile(r"[\t\n\r]|(?<![:,]) ")
 
 
