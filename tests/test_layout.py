@@ -109,7 +109,7 @@ def possessive_groups(source: str) -> list[str]:
 
 
 def test_no_group_is_possessive_where_python_misreads_it() -> None:
-    """Before Python 3.11.5 possessive groups of alternatives match too much (CPython issue 106052); ``regex`` is right."""
+    """Before Python 3.11.5 possessive groups of alternatives match too much (CPython issue 106052)."""
     found = {str(path): possessive_groups(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
     assert not {path: texts for path, texts in found.items() if texts}
     wrong = ["re.compile(r'(?:a|b)*+')", "re.match(f'(?:{x}|b){{2,3}}+', y)", "re.sub('(?>a|b)', '', y)"]
