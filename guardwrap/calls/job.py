@@ -18,6 +18,7 @@ from guardwrap.calls.missing_texts import OnExhausted, Repair, completed, raise_
 from guardwrap.calls.source import LocalSource, Source
 from guardwrap.calls.telemetry import CallSpan, traced_by, work_span
 from guardwrap.calls.twisting import PROMPTS, Learned, Spent
+from guardwrap.constraints.kinds.share import shares_of
 from guardwrap.engine.scheduling.backend import Backend, TokenTwist
 from guardwrap.engine.scheduling.randomness import seed_for
 from guardwrap.engine.scheduling.request import Hooks, OnBusy, OnOutcome, RejectedAttempt, Request, Spec
@@ -26,6 +27,7 @@ from guardwrap.errors import ContextExceeded, GuardwrapError, UsageError
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers import collecting
+from guardwrap.samplers.shares import with_shares
 from guardwrap.support.process import tracked
 
 if TYPE_CHECKING:
@@ -146,6 +148,12 @@ class Job:
     def request(self, prompt: PreparedPrompt, spec: Spec | None = None) -> Request:
         """Make a request from a prepared prompt."""
         spec = spec or self.spec
+        if (shares := shares_of(spec.constraint)) and not spec.sampler.records:
+            if self.repair is not None:
+                raise UsageError(
+                    "a repair turn draws texts one by one, so it cannot keep shares; leave out one of them"
+                )
+            spec = replace(spec, sampler=with_shares(spec.sampler, shares, prompt.law.count))
         if self.source.twists is not None and spec.constraint.digest != self.spec.constraint.digest:
             raise UsageError(_ONE_TWIST)
         hooks = replace(self.hooks, tells=None) if spec.sampler.records else self.hooks

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from guardwrap.constraints.base import EXPENSIVE, Constraint
-from guardwrap.constraints.checking import Judgement, judge_parts
+from guardwrap.constraints.checking import Judgement, judge_parts, run_check
 from guardwrap.engine.scheduling.backend import AttemptState, grouped
 from guardwrap.engine.scheduling.request import Request
 from guardwrap.engine.scheduling.request_state import NO_CHECKS, JudgedAttempt, ModelChecks
@@ -79,7 +79,7 @@ def judge_attempts(
         if not attempt.whole:
             item.judgement = Judgement(False, attempt.blame, _place(item))
         elif attempt.memo is not None:
-            item.judgement = attempt.memo.judgements.get(_read_of(item.draw))
+            item.judgement = _remembered(attempt.memo.judgements.get(_read_of(item.draw)), request)
         decoded.append(item)
     with judging():
         _judge([item for item in decoded if item.judgement is None], failures, within)
@@ -96,6 +96,12 @@ def judge_attempts(
                 item.attempt.memo.by_request[item.request] = item.draw, item.judgement, item.log_weight
                 item.attempt.memo.judgements[_read_of(item.draw)] = item.judgement
     return [*cached, *judged], failures
+
+
+def _remembered(judgement: Judgement | None, request: Request) -> Judgement | None:
+    """Return a judgement unless it lacks the features that the request's sampler needs."""
+    known = judgement is None or not judgement.satisfied or bool(judgement.features)
+    return judgement if known or not request.spec.sampler.features else None
 
 
 def _place(item: _Decoded) -> str | None:
@@ -160,6 +166,18 @@ def _judge(items: Sequence[_Decoded], failures: Failures, within: Within | None)
             for item in group:
                 item.expensive = item.expensive[1:]
                 item.checks = ModelChecks(item.checks.texts + 1, item.checks.seconds + seconds)
+    for group in grouped([item for item in items if item.satisfied], lambda item: item.request):
+        if group[0].request.spec.sampler.features:
+            _isolated(group, failures, partial(_look, within or nullcontext))
+
+
+def _look(within: Within, items: Sequence[_Decoded]) -> None:
+    """Judge texts that satisfy their constraint by the sampler's further rules, which reject none of them."""
+    request, draws = items[0].request, [item.draw for item in items]
+    with within(request):
+        columns = [run_check(feature, draws) for feature in request.spec.sampler.features]
+    for item, row in zip(items, zip(*columns, strict=True), strict=True):
+        item.judgement = Judgement(True, features=row)
 
 
 def _weigh(items: Sequence[_Decoded]) -> None:
