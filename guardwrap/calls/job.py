@@ -149,6 +149,8 @@ class Job:
         """Make a request from a prepared prompt."""
         spec = spec or self.spec
         if (shares := shares_of(spec.constraint)) and not spec.sampler.records:
+            if prompt.law.mode != "sample":
+                raise UsageError("greedy and beam search draw no texts, so they have no shares; pass do_sample=True")
             if self.repair is not None:
                 raise UsageError(
                     "a repair turn draws texts one by one, so it cannot keep shares; leave out one of them"

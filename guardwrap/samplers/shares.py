@@ -15,7 +15,7 @@ from guardwrap.constraints.kinds.share import Share
 from guardwrap.errors import GenerationFailed, UsageError, quoted
 from guardwrap.metrics.intervals import Floats
 from guardwrap.outcomes import Closeness, Distribution, Draw, Estimate
-from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
+from guardwrap.samplers.protocol import Attempt, Sampler, checked_weight
 from guardwrap.support.formatting import counted
 
 PILOT, LONGEST = 100, 1000
@@ -57,22 +57,36 @@ class _Labeled:
     cell: Cell
 
 
-class _Seen(NamedTuple):
-    """The cells and log-weights of attempts that satisfy the other rules, as linked lists."""
+class _Sums(NamedTuple):
+    """What is known of the attempts of one cell."""
 
-    cells: Trace | None = None
-    log_weights: Trace | None = None
-    count: int = 0
+    attempts: int = 0
+    log_weight: float = -math.inf  # log Σ w, in nats
+    log_square: float = -math.inf  # log Σ w²
+
+
+class _Seen(NamedTuple):
+    """Attempts that satisfy the other rules, by their cells. λ, and all figures, depend on nothing else."""
+
+    sums: Mapping[Cell, _Sums] = MappingProxyType({})
 
     def added(self, cell: Cell, log_weight: float) -> _Seen:
-        return _Seen(Trace(cell, self.cells), Trace(log_weight, self.log_weights), self.count + 1)  # type: ignore[arg-type]  # any value
+        number, once, twice = self.sums.get(cell, _Sums())
+        total = np.logaddexp(once, log_weight), np.logaddexp(twice, 2 * log_weight)
+        return _Seen({**self.sums, cell: _Sums(number + 1, *map(float, total))})
 
     @property
-    def arrays(self) -> tuple[Floats, Floats]:
-        """The cells, ``[attempts, shares]``, and the weights, ``[attempts]``, the largest as 1."""
-        weights = np.array(Trace.values(self.log_weights))
-        top = weights.max(initial=-math.inf)
-        return np.array(Trace.values(self.cells), dtype=float), np.exp(weights - (top if top > -math.inf else 0.0))
+    def attempts(self) -> int:
+        """Their number."""
+        return sum(each.attempts for each in self.sums.values())
+
+    @property
+    def arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The cells, ``[cells, shares]``, and of each the number of attempts, Σ w and Σ w², with Σ w = 1 over all."""
+        numbers, once, twice = np.array(list(self.sums.values())).T
+        total = float(np.logaddexp.reduce(once))
+        total = total if total > -math.inf else 0.0
+        return np.array(list(self.sums), dtype=float), numbers, np.exp(once - total), np.exp(twice - 2 * total)
 
 
 class _State(NamedTuple):
@@ -122,33 +136,27 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, tuple[Draw, ...]]:
         weight = checked_weight(attempt) if base.weighs else 0.0 if attempt.satisfied else -math.inf
-        if state.tilt is None and state.quotas is None and attempt.satisfied and weight > -math.inf:
-            state = state._replace(pilot=state.pilot.added(attempt.features, weight))
-            if state.pilot.count % least == 0 or state.pilot.count >= LONGEST:
-                state = _decided(state, shares, texts)
+        if state.tilt is None and state.quotas is None:
+            if weight > -math.inf:
+                state = state._replace(pilot=state.pilot.added(attempt.features, weight))
+                if state.pilot.attempts % least == 0 or state.pilot.attempts >= LONGEST:
+                    state = _decided(state, shares, texts)
             if not exact or base.weighs:  # a text must not depend on its own weight
                 return state, ()
-        elif state.tilt is None and state.quotas is None:
-            return state, ()
-        state, given = passed(state, attempt, weight)
-        return in_quotas(state, given) if exact else (state, tuple(text.draw for text in given))
-
-    def passed(state: _State, attempt: Attempt, weight: float) -> tuple[_State, tuple[_Labeled, ...]]:
-        """Return the texts that the other sampler returns. Exact shares need no tilt: g is drawn, and then sorted."""
-        labeled: Any = _Labeled(attempt.draw, attempt.features)
-        log_factor = 0.0
-        if attempt.satisfied and not exact:
-            assert state.tilt is not None
+        tilt, log_factor = state.tilt, 0.0
+        if tilt is not None and not exact and weight > -math.inf:
             state = state._replace(seen=state.seen.added(attempt.features, weight))
-            log_factor = state.tilt(attempt.features) - state.tilt.most
-            if not base.weighs and attempt.uniform >= math.exp(log_factor):
-                return state, ()
-        log_weight = weight + log_factor if base.weighs else attempt.log_weight
-        after, texts = base.step(state.base, replace(attempt, draw=labeled, log_weight=log_weight))
-        kept = (texts,) if isinstance(texts, _Labeled) else tuple(texts or ())
-        return state._replace(base=after), kept  # type: ignore[arg-type]  # they are labeled
+            log_factor = tilt(attempt.features) - tilt.most
+        if not base.weighs and attempt.uniform >= math.exp(log_factor):
+            return state, ()
+        given = attempt.log_weight if attempt.log_weight is None else attempt.log_weight + log_factor
+        labeled: Any = _Labeled(attempt.draw, attempt.features)
+        after, of_base = base.step(state.base, replace(attempt, draw=labeled, log_weight=given))
+        labels: Any = (of_base,) if isinstance(of_base, _Labeled) else of_base or ()
+        state = state._replace(base=after)
+        return in_quotas(state, labels) if exact else (state, tuple(text.draw for text in labels))
 
-    def in_quotas(state: _State, given: tuple[_Labeled, ...]) -> tuple[_State, tuple[Draw, ...]]:
+    def in_quotas(state: _State, given: Sequence[_Labeled]) -> tuple[_State, tuple[Draw, ...]]:
         """Return the texts whose cells lack some; during the pilot, keep them."""
         waiting = (*state.waiting, *given)
         if state.quotas is None:
@@ -168,22 +176,22 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
             lacks = {cell: quota - state.returned.get(cell, 0) for cell, quota in state.quotas.items()}
             return max(lack * total / (state.given.get(cell, 0) + 1) for cell, lack in lacks.items())
         if state.tilt is None:
-            return max(least - state.pilot.count, 1) + (0 if exact else missing)
+            return max(least - state.pilot.attempts, 1) + (0 if exact else missing)
         more = missing if base.needs is None else base.needs(state.base, missing)
         return more if base.weighs else more / state.tilt.rate
 
     def report(state: _State) -> tuple[Distribution | str, Mapping[str, Estimate | float]]:
         described, figures = base.report(state.base)
-        figures = {name: figure for name, figure in figures.items() if not (exact and name.startswith("pilot"))}
+        figures = dict(figures)
         if exact:
             count = sum(state.returned.values())
             for number, share in enumerate(shares if count else ()):
                 holding = sum(texts for cell, texts in state.returned.items() if cell[number])
-                figures[f"share of {share.title}"] = holding / count
+                figures[f"share({share.title})"] = holding / count
             words = "g within each part of a set with shares of " + ", ".join(map(_words, shares))
             return _described(described, words), figures
         if state.tilt is None:
-            lacked = f"shares first need {least} attempts that satisfy the constraint, and had {state.pilot.count}"
+            lacked = f"shares first need {least} attempts that satisfy the constraint, and had {state.pilot.attempts}"
             return Distribution(Closeness.NOTHING, lacked), figures
         figures |= _figures(state, state.tilt, shares)
         words = "the nearest to g with shares of " + ", ".join(map(_words, shares))
@@ -211,23 +219,22 @@ def _words(share: Share) -> str:
 
 def _suffices(pilot: _Seen, shares: Sequence[Share]) -> bool:
     """Return whether each rule has held and not held in enough texts of a pilot, or keeps its limits by itself."""
-    cells, weights = pilot.arrays
-    holds, reached = cells.sum(axis=0), weights @ cells / weights.sum()
-    often = (holds >= SEEN) & (pilot.count - holds >= SEEN)
+    cells, numbers, weights, _ = pilot.arrays
+    holds, reached = numbers @ cells, weights @ cells
+    often = (holds >= SEEN) & (pilot.attempts - holds >= SEEN)
     kept = [share.low <= rate <= share.high for share, rate in zip(shares, reached, strict=True)]
     return bool((often | kept).all())
 
 
 def _decided(state: _State, shares: Sequence[Share], texts: int) -> _State:
     """Fix λ by the pilot, if it tells it; of exact shares also how many texts of each cell to return."""
-    longer = state.pilot.count < LONGEST
+    longer = state.pilot.attempts < LONGEST
     if longer and not _suffices(state.pilot, shares):
         return state
-    rows, weights = state.pilot.arrays
-    names, cell_of = np.unique(rows, axis=0, return_inverse=True)
-    log_sizes = np.log(np.bincount(cell_of.ravel(), weights) / weights.sum())
+    names, _, weights, _ = state.pilot.arrays
+    log_sizes = np.log(weights)
     try:
-        lambdas = fitted(names, log_sizes, shares, state.pilot.count)
+        lambdas = fitted(names, log_sizes, shares, state.pilot.attempts)
     except GenerationFailed:
         if longer:  # a combination of rules may be missing by chance
             return state
@@ -306,32 +313,28 @@ def _unreachable(share: Share, shares: Sequence[Share], cells: Floats, reached: 
 
 def _figures(state: _State, tilt: Tilt, shares: Sequence[Share]) -> dict[str, Estimate | float]:
     """Return what is known of p: λ, its shares and KL(p‖g), from attempts on which λ does not depend, if there are."""
-    figures: dict[str, Estimate | float] = {"pilot": float(state.pilot.count)}
-    cells, weights = (state.seen if state.seen.count else state.pilot).arrays
-    log_factors = np.array([tilt(tuple(cell)) - tilt.most for cell in cells.astype(bool)])
-    tilted = weights * np.exp(log_factors)
+    figures: dict[str, Estimate | float] = {"pilot": float(state.pilot.attempts)}
+    cells, _, weights, squares = (state.seen if state.seen.sums else state.pilot).arrays
+    log_factors = np.array([tilt(cell) - tilt.most for cell in (state.seen.sums or state.pilot.sums)])
+    factors = np.exp(log_factors)
+    total = float(weights @ factors)
     for number, share in enumerate(shares):
-        figures[f"lambda of {share.title}"] = tilt.lambdas[number]
-        figures[f"share of {share.title}"] = _ratio(tilted * cells[:, number], tilted)
-    if weights.sum() > 0:
-        mean = float((tilted * log_factors).sum() / tilted.sum())
-        kl = mean - math.log(tilted.sum() / weights.sum())
-        # the derivative of KL(p‖g) by each attempt's weight
-        each = tilted / tilted.sum() * (log_factors - mean - 1) + weights / weights.sum()
-        half = 1.96 * math.sqrt(float((each**2).sum()))
-        figures["kl_to_g"] = Estimate(kl, max(kl - half, 0.0), kl + half)
+        figures[f"lambda({share.title})"] = tilt.lambdas[number]
+        value = float((weights * factors) @ cells[:, number]) / total
+        slopes = (cells[:, number] - value) * factors / total  # of the share by the weight of an attempt of each cell
+        figures[f"share({share.title})"] = _wilson(
+            value, float(slopes**2 @ squares), float(factors**2 @ squares) / total**2
+        )
+    mean = float((weights * factors) @ log_factors) / total
+    kl, slopes = mean - math.log(total), factors / total * (log_factors - mean - 1) + 1
+    half = 1.96 * math.sqrt(float(slopes**2 @ squares))
+    figures["kl_to_g"] = Estimate(kl, max(kl - half, 0.0), kl + half)
     return figures
 
 
-def _ratio(part: Floats, whole: Floats) -> Estimate:
-    """Return a share of weights, with Wilson's interval for as many attempts as the weights are worth."""
-    total = whole.sum()
-    if not total > 0:
-        return Estimate(math.nan, 0.0, 1.0)
-    share = float(part.sum() / total)
-    variance = float((((part - share * whole) / total) ** 2).sum())
-    size = share * (1 - share) / variance if variance > 0 else float(total**2 / (whole**2).sum())
-    square = 1.96**2 / size
+def _wilson(share: float, variance: float, of_all: float) -> Estimate:
+    """Return a share of weights with Wilson's interval; ``of_all``: Σ w² / (Σ w)², for one without variance."""
+    square = 1.96**2 * (variance / (share * (1 - share)) if variance > 0 else of_all)
     middle = (share + square / 2) / (1 + square)
     half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
     return Estimate(share, max(middle - half, 0.0), min(middle + half, 1.0))

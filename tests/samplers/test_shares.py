@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Masked, Regex, Twisted
-from guardwrap.constraints import Constraint, Share
+from guardwrap import Budget, GuardedGenerator, Keyword, Masked, Regex, Repair, Twisted
+from guardwrap.constraints import Constraint, Share, parse
 from guardwrap.errors import CheckFailed, ConstraintError, GenerationFailed, UsageError
 from guardwrap.outcomes import Closeness, Draw, Estimate
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection
@@ -44,7 +44,8 @@ def attempts(seed: int, count: int = 1, proposal: np.ndarray = G) -> Iterator[At
 
 
 def texts_of(sampler: Sampler, source: Iterator[Attempt], texts: int) -> tuple[list[int], Any]:
-    state, returned = sampler.init(), []
+    state = sampler.init()
+    returned: list[int] = []
     while len(returned) < texts:
         state, draws = sampler.returned(state, next(source))
         returned += [draw.token_ids[0] for draw in draws]
@@ -151,7 +152,8 @@ def test_negative_control_lambda_that_follows_the_texts_is_biased(monkeypatch: p
         source = attempts(8)
         misses[moves] = []
         for _ in range(300):
-            lambdas, texts = 0.0, []
+            lambdas = 0.0
+            texts: list[bool] = []
             own = math.log(G @ FEATURES[:, 0] / (1 - G @ FEATURES[:, 0]))
             while len(texts) < 40:
                 attempt = next(source)
@@ -236,7 +238,7 @@ def test_the_interval_of_a_share_covers_what_the_law_gives_it() -> None:
         sampler = with_shares(rejection, [replace(RULES[0], share=target)], 60)
         for _ in range(requests // 2):
             _, state = texts_of(sampler, source, 60)
-            figure = sampler.report(state)[1][f"share of {RULES[0].title}"]
+            figure = sampler.report(state)[1][f"share({RULES[0].title})"]
             assert isinstance(figure, Estimate)
             truth = sum(p for text, p in law_of(state, 1).items() if FEATURES[text, 0])
             covered.append(figure.low <= truth <= figure.high)
@@ -263,7 +265,7 @@ def test_attempts_are_as_many_as_theory_says() -> None:
         state, _ = sampler.returned(state, next(source))
     factors = np.exp([state.tilt(tuple(row[:1])) for row in FEATURES.tolist()])
     _, after = texts_of(sampler._replace(init=lambda: state), source, 10_000)
-    assert after.seen.count / 10_000 == pytest.approx(factors.max() / (G @ factors), rel=0.05)
+    assert after.seen.attempts / 10_000 == pytest.approx(factors.max() / (G @ factors), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ BOTH, START = Regex("bb"), Regex("^a")
 
 def outcome(rules: Sequence[Constraint], texts: int, *, seed: int = 1, world: World = WORLD, **options: Any) -> Any:
     guarded = GuardedGenerator(world.model, list(rules), tokenizer=world.tokenizer, budget=Budget(200_000), seed=seed)
-    settings = {"max_new_tokens": 4, "do_sample": True, "top_k": 0, "temperature": 1.0}
+    settings: dict[str, Any] = {"max_new_tokens": 4, "do_sample": True, "top_k": 0, "temperature": 1.0}
     return guarded.run(world.prompt, num_return_sequences=texts, **settings, **options)[0]
 
 
@@ -314,7 +316,7 @@ def enumerated(report: Any, rule: Constraint, *features: Constraint) -> dict[tup
     gold = WORLD.gold(rule)
     factors = {
         ids: sum(
-            report.evidence[f"lambda of {feature.title}"] for feature in features if feature.check([WORLD.draw(ids)])[0]
+            report.evidence[f"lambda({feature.title})"] for feature in features if feature.check([WORLD.draw(ids)])[0]
         )
         for ids in gold
     }
@@ -340,7 +342,7 @@ def test_texts_of_a_model_follow_the_law(sampler: Any, proposal: Any) -> None:
 def test_exact_shares_of_a_model() -> None:
     result = outcome([Regex("b"), Share(BOTH, 0.3, exact=True)], 50)
     assert sum("bb" in text for text in result.texts) == 15
-    assert result.report.evidence[f"share of {BOTH.title}"] == 0.3
+    assert result.report.evidence[f"share({BOTH.title})"] == 0.3
 
 
 def test_a_budget_that_ends_returns_what_there_is() -> None:
@@ -377,3 +379,40 @@ def test_a_share_within_another_rule_is_refused(rule: Constraint) -> None:
 def test_exact_and_other_shares_do_not_mix() -> None:
     with pytest.raises(ConstraintError, match="some shares are exact"):
         outcome([Share(BOTH, 0.5), Share(START, 0.5, exact=True)], 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"do_sample": False}, "do_sample=True"), ({"on_exhausted": Repair()}, "repair turn")],
+)
+def test_what_draws_no_texts_has_no_shares(options: dict[str, Any], says: str) -> None:
+    guarded = GuardedGenerator(WORLD.model, Share(BOTH, 0.5), tokenizer=WORLD.tokenizer)
+    with pytest.raises(UsageError, match=says):
+        guarded.run(WORLD.prompt, **{"max_new_tokens": 4, "do_sample": True, **options})
+
+
+def test_a_plan_with_shares_is_refused() -> None:
+    guarded = GuardedGenerator(WORLD.model, Share(BOTH, 0.5), tokenizer=WORLD.tokenizer)
+    with pytest.raises(UsageError, match="cannot estimate the cost of shares"):
+        guarded.plan(WORLD.prompt, max_new_tokens=4, do_sample=True)
+
+
+def test_judgements_in_a_cache_without_features_are_not_used() -> None:
+    """Attempts of two calls with equal texts share judgements; only one of the calls needs features."""
+    guarded = GuardedGenerator(
+        WORLD.model, [Regex("b"), Share(BOTH, 0.5, exact=True)], tokenizer=WORLD.tokenizer, seed=1, batch_size=8
+    )
+    settings: dict[str, Any] = {"max_new_tokens": 4, "do_sample": True, "top_k": 0, "temperature": 1.0}
+    guarded.attempts(WORLD.prompt, 50, **settings)
+    (result,) = guarded.run(WORLD.prompt, num_return_sequences=20, **settings)
+    assert sum("bb" in text for text in result.texts) == 10
+
+
+def test_a_file_has_shares() -> None:
+    file = parse(
+        "guardwrap: 1\nconstraint:\n  - {kind: regex, pattern: b}\n"
+        "  - {kind: share, of: {kind: regex, pattern: bb}, share: 0.5, exact: true}\n"
+    )
+    guarded = GuardedGenerator(WORLD.model, file, tokenizer=WORLD.tokenizer, seed=1)
+    (result,) = guarded.run(WORLD.prompt, num_return_sequences=6, max_new_tokens=4, do_sample=True)
+    assert sum("bb" in text for text in result.texts) == 3

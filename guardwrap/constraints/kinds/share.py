@@ -47,8 +47,9 @@ class Share(Constraint):
 
     Examples
     --------
-    >>> Share(Keyword("she"), 0.5).accepts("Here he comes.")
-    True
+    ::
+
+        GuardedGenerator(pipe, [Length(max=200), Share(Keyword("she"), 0.5)])
     """
 
     of: Constraint
