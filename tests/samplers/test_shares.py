@@ -397,15 +397,12 @@ def test_a_plan_with_shares_is_refused() -> None:
         guarded.plan(WORLD.prompt, max_new_tokens=4, do_sample=True)
 
 
-def test_judgements_in_a_cache_without_features_are_not_used() -> None:
-    """Attempts of two calls with equal texts share judgements; only one of the calls needs features."""
-    guarded = GuardedGenerator(
-        WORLD.model, [Regex("b"), Share(BOTH, 0.5, exact=True)], tokenizer=WORLD.tokenizer, seed=1, batch_size=8
-    )
-    settings: dict[str, Any] = {"max_new_tokens": 4, "do_sample": True, "top_k": 0, "temperature": 1.0}
-    guarded.attempts(WORLD.prompt, 50, **settings)
-    (result,) = guarded.run(WORLD.prompt, num_return_sequences=20, **settings)
-    assert sum("bb" in text for text in result.texts) == 10
+def test_attempts_tell_which_rules_hold() -> None:
+    """Calls that share a cache of judgements all have features, so none of them finds one without."""
+    guarded = GuardedGenerator(WORLD.model, [Regex("b"), Share(BOTH, 0.5)], tokenizer=WORLD.tokenizer, seed=1)
+    (attempts,) = guarded.attempts(WORLD.prompt, 50, max_new_tokens=4, do_sample=True, weigh=False)
+    assert {attempt.features for attempt in attempts} == {(), (True,), (False,)}
+    assert all(attempt.features == (("bb" in attempt.draw.text),) for attempt in attempts if attempt.satisfied)
 
 
 def test_a_file_has_shares() -> None:

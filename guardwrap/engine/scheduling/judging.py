@@ -79,7 +79,7 @@ def judge_attempts(
         if not attempt.whole:
             item.judgement = Judgement(False, attempt.blame, _place(item))
         elif attempt.memo is not None:
-            item.judgement = _remembered(attempt.memo.judgements.get(_read_of(item.draw)), request)
+            item.judgement = attempt.memo.judgements.get(_read_of(item.draw))
         decoded.append(item)
     with judging():
         _judge([item for item in decoded if item.judgement is None], failures, within)
@@ -96,12 +96,6 @@ def judge_attempts(
                 item.attempt.memo.by_request[item.request] = item.draw, item.judgement, item.log_weight
                 item.attempt.memo.judgements[_read_of(item.draw)] = item.judgement
     return [*cached, *judged], failures
-
-
-def _remembered(judgement: Judgement | None, request: Request) -> Judgement | None:
-    """Return a judgement unless it lacks the features that the request's sampler needs."""
-    known = judgement is None or not judgement.satisfied or bool(judgement.features)
-    return judgement if known or not request.spec.sampler.features else None
 
 
 def _place(item: _Decoded) -> str | None:
