@@ -33,6 +33,11 @@ FARTHEST = 30.0
 NEAR = 0.5
 """By how many of a pilot's texts a share that is fitted to them may miss its target."""
 
+_OVERLAP = (
+    "exact shares that add up to 1 are of parts of a set, and two of their rules hold in one text; let each rule "
+    "exclude the others, or give other shares"
+)
+
 Cell = tuple[bool, ...]
 """Which of the rules hold in a text."""
 
@@ -128,11 +133,15 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
             raise UsageError(f"no number of {counts} is a share of {_words(share)}; ask for more texts, or omit exact")
     exact, least = shares[0].exact, min(max(PILOT, texts), LONGEST)
 
+    # Shares that add up to 1 are those of the parts of a set, in each of which one rule holds.
+    parts = exact and math.isclose(sum(share.low for share in shares), 1)
+
     def init() -> _State:
-        if not exact or len(shares) > 1:
+        if not exact or (len(shares) > 1 and not parts):
             return _State(base.init())
-        holding = round(shares[0].low * texts)
-        return _State(base.init(), quotas={(True,): holding, (False,): texts - holding})
+        cells = np.eye(len(shares), dtype=bool) if parts else np.array([[True], [False]])
+        sizes = [share.low for share in shares] if parts else [shares[0].low, 1 - shares[0].low]
+        return _State(base.init(), quotas=_quotas(cells, np.array(sizes), texts))
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, tuple[Draw, ...]]:
         weight = checked_weight(attempt) if base.weighs else 0.0 if attempt.satisfied else -math.inf
@@ -143,6 +152,8 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
                     state = _decided(state, shares, texts)
             if not exact or base.weighs:  # a text must not depend on its own weight
                 return state, ()
+        if parts and sum(attempt.features) > 1:
+            raise GenerationFailed(_OVERLAP)
         tilt, log_factor = state.tilt, 0.0
         if tilt is not None and not exact and weight > -math.inf:
             state = state._replace(seen=state.seen.added(attempt.features, weight))
@@ -245,10 +256,14 @@ def _decided(state: _State, shares: Sequence[Share], texts: int) -> _State:
     tilt = Tilt(lambdas, most, float(p.sum()))
     if not shares[0].exact:
         return state._replace(tilt=tilt)
-    quotas = np.floor(p / p.sum() * texts + 1e-9)
-    most_left = np.argsort(quotas - p / p.sum() * texts, kind="stable")
-    quotas[most_left[: texts - int(quotas.sum())]] += 1
-    return state._replace(quotas={tuple(map(bool, name)): int(n) for name, n in zip(names, quotas, strict=True)})
+    return state._replace(quotas=_quotas(names, p / p.sum(), texts))
+
+
+def _quotas(cells: Floats, sizes: Floats, texts: int) -> dict[Cell, int]:
+    """Return how many of some texts each cell has, by the largest remainders."""
+    quotas = np.floor(sizes * texts + 1e-9)
+    quotas[np.argsort(quotas - sizes * texts, kind="stable")[: texts - int(quotas.sum())]] += 1
+    return {tuple(map(bool, cell)): int(quota) for cell, quota in zip(cells, quotas, strict=True)}
 
 
 def fitted(cells: Floats, log_sizes: Floats, shares: Sequence[Share], count: int) -> tuple[float, ...]:

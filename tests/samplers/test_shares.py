@@ -173,7 +173,7 @@ def test_negative_control_lambda_that_follows_the_texts_is_biased(monkeypatch: p
 def test_exact_shares_count(texts: int, name: str) -> None:
     shares = [replace(share, exact=True) for share in SETS[name]]
     if texts == 2:
-        shares = [replace(share, share=0.5) for share in shares]
+        shares = [replace(share, share=limit) for share, limit in zip(shares, (0.5, 0.45), strict=False)]
     for seed in range(20):
         returned, _ = texts_of(with_shares(rejection, shares, texts), attempts(seed, len(shares)), texts)
         for number, share in enumerate(shares):
@@ -217,6 +217,32 @@ def test_several_exact_shares_draw_g_within_each_cell(monkeypatch: pytest.Monkey
         inside = {text: float(G[text]) for text in range(TEXTS) if tuple(FEATURES[text, :2].tolist()) == cell}
         law = {text: p / sum(inside.values()) for text, p in inside.items()}
         assert len(law) == 1 or goodness_of_fit(texts, law) > FITS
+
+
+PARTS = [Share(Keyword(word), share, exact=True) for word, share in (("one", 0.2), ("two", 0.3), ("three", 0.5))]
+
+
+def test_shares_that_add_up_to_one_need_no_pilot() -> None:
+    def source() -> Iterator[Attempt]:
+        for attempt in attempts(14):
+            part = attempt.draw.token_ids[0] % 4  # of which the last one is in none of the parts
+            features = tuple(part == number for number in range(3))
+            yield replace(attempt, features=features if attempt.satisfied else ())
+
+    returned: list[int] = []
+    drawn = source()
+    for _ in range(500):
+        returned += (texts := texts_of(with_shares(rejection, PARTS, 10), drawn, 10)[0])
+        assert Counter(text % 4 for text in texts) == {0: 2, 1: 3, 2: 5}
+    for part in range(3):
+        inside = {text: float(G[text]) for text in range(TEXTS) if text % 4 == part}
+        law = {text: p / sum(inside.values()) for text, p in inside.items()}
+        assert goodness_of_fit([text for text in returned if text % 4 == part], law) > FITS
+
+
+def test_parts_that_overlap_are_refused() -> None:
+    with pytest.raises(GenerationFailed, match="let each rule exclude the others"):
+        texts_of(with_shares(rejection, PARTS, 10), attempts(15, 3), 10)
 
 
 def test_negative_control_the_shortest_of_a_cell_are_biased() -> None:

@@ -34,9 +34,10 @@ class Share(Constraint):
     exact
         Whether the share counts in the n texts of each prompt instead, rounded to whole texts: the first ones in launch
         order in which the rule holds, and the first in which it does not, until both are full. Each is then a draw of g
-        given whether the rule holds. One share needs no pilot. Several are all exact or none is: a pilot, whose texts
-        are returned if the sampler is rejection, tells how p divides n among the combinations of their rules, and the
-        largest remainders are rounded up.
+        given whether the rule holds. Several are all exact or none is. If they add up to 1, each is the share of a part
+        of the set, and their rules must exclude each other. Otherwise a pilot, whose texts are returned if the sampler
+        is rejection, tells how p divides n among the combinations of their rules. The largest remainders are rounded
+        up.
     name
         Label in reports.
 
