@@ -21,6 +21,7 @@ from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.share import Share
 from guardwrap.constraints.kinds.text import Case, Finished, Length, OneOf, Regex
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
@@ -78,6 +79,7 @@ __all__ = [
     "Readability",
     "Regex",
     "Secrets",
+    "Share",
     "Similar",
     "Split",
     "TextConstraint",

@@ -35,6 +35,7 @@ class Judgement:
     blame: str | None = None  # title of the first part that rejected the draw, or None
     # where in the draw that part is violated, without generated text; None if that is not known
     place: str | None = None
+    features: tuple[bool, ...] = ()  # whether further rules hold, which reject nothing; of draws that satisfy it
 
 
 def judge(constraint: Constraint, draws: Sequence[Draw]) -> list[Judgement]:

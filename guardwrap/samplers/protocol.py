@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from guardwrap.constraints.base import Constraint
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import EXACT, Distribution, Draw, Estimate
 
@@ -28,6 +29,8 @@ class Attempt:
         A random number in [0, 1), independent of every other attempt, for a sampler that accepts at random.
     most_weight
         The largest P(y) / a'(y) to allow for in texts that were not drawn, for reports; infinity for none.
+    features
+        Which of the sampler's ``features`` hold; empty if the attempt does not satisfy the constraint.
     """
 
     draw: Draw
@@ -35,6 +38,7 @@ class Attempt:
     log_weight: float | None = None
     uniform: float = 0.0
     most_weight: float = math.inf
+    features: tuple[bool, ...] = ()
 
 
 NEAR = 0.05
@@ -91,6 +95,8 @@ class Sampler(NamedTuple):
     needs
         Takes a state and the number of texts that are missing; returns how many further attempts must satisfy the
         constraint for these, as expected. None to estimate it by the share that was returned so far.
+    features
+        Further rules that attempts which satisfy the constraint are judged by. They reject none of them.
     """
 
     name: str
@@ -104,6 +110,7 @@ class Sampler(NamedTuple):
     takes_all: bool = False
     options: tuple[tuple[str, Any], ...] | None = None
     needs: Callable[[Any, int], float] | None = None
+    features: tuple[Constraint, ...] = ()
 
     def returned(self, state: Any, attempt: Attempt) -> tuple[Any, Sequence[Draw]]:
         """Return the next state, and the draws to return to the user."""

@@ -69,7 +69,7 @@ KINDS: dict[str, Callable[[Any], Constraint]] = {
     "values": lambda on: Values(max=11, on=on),
 }
 MODELS = {"classifier", "entails", "judge", "similar"}
-NO_TEXT = {"all", "any", "not", "code", "finished", "python", "tool_calls"}
+NO_TEXT = {"all", "any", "not", "code", "finished", "python", "share", "tool_calls"}
 
 VIEWS = ("completion", "first_sentence", "sentences", "last_line", "lines", "paragraphs", "first_word", "words")
 PARTS = (

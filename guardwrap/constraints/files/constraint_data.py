@@ -72,6 +72,7 @@ _OURS = {
     "readability": "rules.readability.Readability",
     "regex": "constraints.kinds.text.Regex",
     "secrets": "rules.secrets.Secrets",
+    "share": "constraints.kinds.share.Share",
     "similar": "rules.meaning.Similar",
     "split": "rules.layout.Split",
     "tool_calls": "constraints.json.tool_calls.ToolCalls",

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from guardwrap.constraints.base import EXPENSIVE, Constraint
-from guardwrap.constraints.checking import Judgement, judge_parts
+from guardwrap.constraints.checking import Judgement, judge_parts, run_check
 from guardwrap.engine.scheduling.backend import AttemptState, grouped
 from guardwrap.engine.scheduling.request import Request
 from guardwrap.engine.scheduling.request_state import NO_CHECKS, JudgedAttempt, ModelChecks
@@ -160,6 +160,18 @@ def _judge(items: Sequence[_Decoded], failures: Failures, within: Within | None)
             for item in group:
                 item.expensive = item.expensive[1:]
                 item.checks = ModelChecks(item.checks.texts + 1, item.checks.seconds + seconds)
+    for group in grouped([item for item in items if item.satisfied], lambda item: item.request):
+        if group[0].request.spec.sampler.features:
+            _isolated(group, failures, partial(_look, within or nullcontext))
+
+
+def _look(within: Within, items: Sequence[_Decoded]) -> None:
+    """Judge texts that satisfy their constraint by the sampler's further rules, which reject none of them."""
+    request, draws = items[0].request, [item.draw for item in items]
+    with within(request):
+        columns = [run_check(feature, draws) for feature in request.spec.sampler.features]
+    for item, row in zip(items, zip(*columns, strict=True), strict=True):
+        item.judgement = Judgement(True, features=row)
 
 
 def _weigh(items: Sequence[_Decoded]) -> None:

@@ -501,10 +501,11 @@ class RequestState:
 
     def _attempt(self, judged: JudgedAttempt) -> Attempt:
         """Return the attempt in the form that samplers take."""
-        satisfied = judged.judgement.satisfied
-        if not self.request.spec.sampler.weighs:
+        satisfied, sampler = judged.judgement.satisfied, self.request.spec.sampler
+        if not sampler.weighs and not sampler.features:
             return Attempt(judged.draw, satisfied)
         launch = judged.attempt.launch
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
         most = math.inf if self.request.drawing.twist is None else self.request.drawing.twist.most_weight
-        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform, most)
+        weight = None if not sampler.weighs else judged.log_weight if satisfied else -math.inf
+        return Attempt(judged.draw, satisfied, weight, uniform, most, judged.judgement.features)

@@ -136,7 +136,7 @@ def test_clients_of_a_server_may_send_guardwraps_own_kinds_without_code(monkeypa
 
 def test_the_fields_that_take_constraints() -> None:
     fields = {name: inner for name, kind in kinds().items() if (inner := constraint_fields(kind))}
-    assert fields == {"all": ["of"], "any": ["of"], "not": ["of"], "split": ["each"]}
+    assert fields == {"all": ["of"], "any": ["of"], "not": ["of"], "share": ["of"], "split": ["each"]}
 
 
 def test_new_kinds_and_samplers(tmp_path: Path) -> None:

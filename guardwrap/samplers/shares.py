@@ -1,0 +1,355 @@
+"""Shares of rules in the texts of a prompt (Khalifa, Elsahar and Dymetman 2021), in law or in the set itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from guardwrap.constraints.kinds.share import Share
+from guardwrap.errors import GenerationFailed, UsageError, quoted
+from guardwrap.metrics.intervals import Floats
+from guardwrap.outcomes import Closeness, Distribution, Draw, Estimate
+from guardwrap.samplers.protocol import Attempt, Sampler, checked_weight
+from guardwrap.support.formatting import counted
+
+PILOT, LONGEST = 100, 1000
+"""The fewest and the most attempts that satisfy the other rules in a pilot. It has at least as many as there are texts.
+
+The share that p gives to a rule then misses its target by little more than the share of the texts misses that of p.
+"""
+
+SEEN = 20
+"""A pilot goes on until each rule has held and not held this many times, or keeps its limits by itself."""
+
+FARTHEST = 30.0
+"""The largest |λ| in nats. A share that needs more is taken for one that cannot be reached."""
+
+NEAR = 0.5
+"""By how many of a pilot's texts a share that is fitted to them may miss its target."""
+
+_OVERLAP = (
+    "exact shares that add up to 1 are of parts of a set, and two of their rules hold in one text; let each rule "
+    "exclude the others, or give other shares"
+)
+
+Cell = tuple[bool, ...]
+"""Which of the rules hold in a text."""
+
+
+class Tilt(NamedTuple):
+    """The factor p(y) / g(y), up to a constant."""
+
+    lambdas: tuple[float, ...]  # in nats
+    most: float  # the largest log-factor of a cell in the pilot
+    rate: float = 1.0  # mean of exp(log-factor - most) over the pilot: the share of draws of g that rejection accepts
+
+    def __call__(self, cell: Cell) -> float:
+        """Return a cell's log-factor in nats. One that the pilot has not seen gets at most that of those it has."""
+        return min(sum(value for value, holds in zip(self.lambdas, cell, strict=True) if holds), self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class _Labeled:
+    """A draw, in the form in which it passes through the other sampler: with its cell."""
+
+    draw: Draw
+    cell: Cell
+
+
+class _Sums(NamedTuple):
+    """What is known of the attempts of one cell."""
+
+    attempts: int = 0
+    log_weight: float = -math.inf  # log Σ w, in nats
+    log_square: float = -math.inf  # log Σ w²
+
+
+class _Seen(NamedTuple):
+    """Attempts that satisfy the other rules, by their cells. λ, and all figures, depend on nothing else."""
+
+    sums: Mapping[Cell, _Sums] = MappingProxyType({})
+
+    def added(self, cell: Cell, log_weight: float) -> _Seen:
+        number, once, twice = self.sums.get(cell, _Sums())
+        total = np.logaddexp(once, log_weight), np.logaddexp(twice, 2 * log_weight)
+        return _Seen({**self.sums, cell: _Sums(number + 1, *map(float, total))})
+
+    @property
+    def attempts(self) -> int:
+        """Their number."""
+        return sum(each.attempts for each in self.sums.values())
+
+    @property
+    def arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The cells, ``[cells, shares]``, and of each the number of attempts, Σ w and Σ w², with Σ w = 1 over all."""
+        numbers, once, twice = np.array(list(self.sums.values())).T
+        total = float(np.logaddexp.reduce(once))
+        total = total if total > -math.inf else 0.0
+        return np.array(list(self.sums), dtype=float), numbers, np.exp(once - total), np.exp(twice - 2 * total)
+
+
+class _State(NamedTuple):
+    """What the pilot and the attempts after it were, and the state of the other sampler."""
+
+    base: Any  # the other sampler's state
+    pilot: _Seen = _Seen()
+    tilt: Tilt | None = None  # None during the pilot
+    seen: _Seen = _Seen()  # the attempts after the pilot
+    # of exact shares: how many texts of each cell to return, None during the pilot, whose texts wait for it; how many
+    # were returned, and how many the other sampler gave
+    quotas: Mapping[Cell, int] | None = None
+    waiting: tuple[_Labeled, ...] = ()
+    returned: Mapping[Cell, int] = MappingProxyType({})
+    given: Mapping[Cell, int] = MappingProxyType({})
+
+
+def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
+    """Return the sampler of texts in which rules hold in given shares.
+
+    Parameters
+    ----------
+    base
+        The sampler of texts without shares. Rejection accepts a text with probability exp(Σ λᵢ φᵢ - max); a sampler
+        that weighs gets the log-weight log P(y) / a'(y) + Σ λᵢ φᵢ(y), so that it samples p instead of g.
+    shares
+        The shares, in the order of ``Attempt.features``.
+    texts
+        The number of texts that are requested.
+
+    Raises
+    ------
+    UsageError
+        If an exact share of so many texts is none of them, or all.
+    """
+    for share in shares:
+        if share.exact and not 0 < round(share.low * texts) < texts:
+            counts = counted(texts, "text")
+            raise UsageError(f"no number of {counts} is a share of {_words(share)}; ask for more texts, or omit exact")
+    exact, least = shares[0].exact, min(max(PILOT, texts), LONGEST)
+
+    # Shares that add up to 1 are those of the parts of a set, in each of which one rule holds.
+    parts = exact and math.isclose(sum(share.low for share in shares), 1)
+
+    def init() -> _State:
+        if not exact or (len(shares) > 1 and not parts):
+            return _State(base.init())
+        cells = np.eye(len(shares), dtype=bool) if parts else np.array([[True], [False]])
+        sizes = [share.low for share in shares] if parts else [shares[0].low, 1 - shares[0].low]
+        return _State(base.init(), quotas=_quotas(cells, np.array(sizes), texts))
+
+    def step(state: _State, attempt: Attempt) -> tuple[_State, tuple[Draw, ...]]:
+        weight = checked_weight(attempt) if base.weighs else 0.0 if attempt.satisfied else -math.inf
+        if state.tilt is None and state.quotas is None:
+            if weight > -math.inf:
+                state = state._replace(pilot=state.pilot.added(attempt.features, weight))
+                if state.pilot.attempts % least == 0 or state.pilot.attempts >= LONGEST:
+                    state = _decided(state, shares, texts)
+            if not exact or base.weighs:  # a text must not depend on its own weight
+                return state, ()
+        if parts and sum(attempt.features) > 1:
+            raise GenerationFailed(_OVERLAP)
+        tilt, log_factor = state.tilt, 0.0
+        if tilt is not None and not exact and weight > -math.inf:
+            state = state._replace(seen=state.seen.added(attempt.features, weight))
+            log_factor = tilt(attempt.features) - tilt.most
+        if not base.weighs and attempt.uniform >= math.exp(log_factor):
+            return state, ()
+        given = attempt.log_weight if attempt.log_weight is None else attempt.log_weight + log_factor
+        labeled: Any = _Labeled(attempt.draw, attempt.features)
+        after, of_base = base.step(state.base, replace(attempt, draw=labeled, log_weight=given))
+        labels: Any = (of_base,) if isinstance(of_base, _Labeled) else of_base or ()
+        state = state._replace(base=after)
+        return in_quotas(state, labels) if exact else (state, tuple(text.draw for text in labels))
+
+    def in_quotas(state: _State, given: Sequence[_Labeled]) -> tuple[_State, tuple[Draw, ...]]:
+        """Return the texts whose cells lack some; during the pilot, keep them."""
+        waiting = (*state.waiting, *given)
+        if state.quotas is None:
+            return state._replace(waiting=waiting), ()
+        returned, counts, draws = dict(state.returned), dict(state.given), []
+        for text in waiting:
+            counts[text.cell] = counts.get(text.cell, 0) + 1
+            if returned.get(text.cell, 0) < state.quotas.get(text.cell, 0):
+                returned[text.cell] = returned.get(text.cell, 0) + 1
+                draws.append(text.draw)
+        return state._replace(waiting=(), returned=returned, given=counts), tuple(draws)
+
+    def needs(state: _State, missing: int) -> float:
+        """Return how many further attempts must satisfy the constraint, as expected, for the texts that are missing."""
+        if state.quotas is not None:
+            total = sum(state.given.values()) + len(state.quotas)
+            lacks = {cell: quota - state.returned.get(cell, 0) for cell, quota in state.quotas.items()}
+            return max(lack * total / (state.given.get(cell, 0) + 1) for cell, lack in lacks.items())
+        if state.tilt is None:
+            return max(least - state.pilot.attempts, 1) + (0 if exact else missing)
+        more = missing if base.needs is None else base.needs(state.base, missing)
+        return more if base.weighs else more / state.tilt.rate
+
+    def report(state: _State) -> tuple[Distribution | str, Mapping[str, Estimate | float]]:
+        described, figures = base.report(state.base)
+        figures = dict(figures)
+        if exact:
+            count = sum(state.returned.values())
+            for number, share in enumerate(shares if count else ()):
+                holding = sum(texts for cell, texts in state.returned.items() if cell[number])
+                figures[f"share({share.title})"] = holding / count
+            words = "g within each part of a set with shares of " + ", ".join(map(_words, shares))
+            return _described(described, words), figures
+        if state.tilt is None:
+            lacked = f"shares first need {least} attempts that satisfy the constraint, and had {state.pilot.attempts}"
+            return Distribution(Closeness.NOTHING, lacked), figures
+        figures |= _figures(state, state.tilt, shares)
+        words = "the nearest to g with shares of " + ", ".join(map(_words, shares))
+        return _described(described, words), figures
+
+    plans = None if base.weighs and base.needs is None else needs
+    return base._replace(
+        init=init, step=step, report=report, takes_all=False, needs=plans, features=tuple(share.of for share in shares)
+    )
+
+
+def _described(described: Distribution | str, words: str) -> Distribution | str:
+    """Describe the distribution of texts that the other sampler describes as g or close to it."""
+    if not isinstance(described, Distribution) or described.closeness is Closeness.NOTHING:
+        return described
+    return Distribution(Closeness.OTHER, "; ".join(filter(None, (words, described.detail))))
+
+
+def _words(share: Share) -> str:
+    limit = f"{share.share:g}" if share.share is not None else ""
+    least = f"at least {share.at_least:g}" if share.at_least is not None else ""
+    most = f"at most {share.at_most:g}" if share.at_most is not None else ""
+    return f"{limit or ' and '.join(filter(None, (least, most)))} for {quoted(share.title)}"
+
+
+def _suffices(pilot: _Seen, shares: Sequence[Share]) -> bool:
+    """Return whether each rule has held and not held in enough texts of a pilot, or keeps its limits by itself."""
+    cells, numbers, weights, _ = pilot.arrays
+    holds, reached = numbers @ cells, weights @ cells
+    often = (holds >= SEEN) & (pilot.attempts - holds >= SEEN)
+    kept = [share.low <= rate <= share.high for share, rate in zip(shares, reached, strict=True)]
+    return bool((often | kept).all())
+
+
+def _decided(state: _State, shares: Sequence[Share], texts: int) -> _State:
+    """Fix λ by the pilot, if it tells it; of exact shares also how many texts of each cell to return."""
+    longer = state.pilot.attempts < LONGEST
+    if longer and not _suffices(state.pilot, shares):
+        return state
+    names, _, weights, _ = state.pilot.arrays
+    log_sizes = np.log(weights)
+    try:
+        lambdas = fitted(names, log_sizes, shares, state.pilot.attempts)
+    except GenerationFailed:
+        if longer:  # a combination of rules may be missing by chance
+            return state
+        raise
+    log_factors = names @ np.array(lambdas)
+    most = float(log_factors.max())
+    p = np.exp(log_sizes + log_factors - most)
+    tilt = Tilt(lambdas, most, float(p.sum()))
+    if not shares[0].exact:
+        return state._replace(tilt=tilt)
+    return state._replace(quotas=_quotas(names, p / p.sum(), texts))
+
+
+def _quotas(cells: Floats, sizes: Floats, texts: int) -> dict[Cell, int]:
+    """Return how many of some texts each cell has, by the largest remainders."""
+    quotas = np.floor(sizes * texts + 1e-9)
+    quotas[np.argsort(quotas - sizes * texts, kind="stable")[: texts - int(quotas.sum())]] += 1
+    return {tuple(map(bool, cell)): int(quota) for cell, quota in zip(cells, quotas, strict=True)}
+
+
+def fitted(cells: Floats, log_sizes: Floats, shares: Sequence[Share], count: int) -> tuple[float, ...]:
+    """Return λ in nats, which minimizes the convex dual log Σ g exp(λ·φ) - λ·μ (Khalifa et al. 2021, Section 3.1).
+
+    Parameters
+    ----------
+    cells
+        The combinations of the rules that hold in texts, ``[cells, shares]``.
+    log_sizes
+        The logarithm of the share of g that each has, ``[cells]``.
+    shares
+        The shares. A limit that is kept has λ = 0.
+    count
+        The number of texts that ``log_sizes`` are estimated from.
+
+    Raises
+    ------
+    GenerationFailed
+        If no weighting of these texts has these shares.
+    """
+    low, high = np.array([share.low for share in shares]), np.array([share.high for share in shares])
+
+    # λ = up - down, with up for the lower limit and down for the upper one, both at least 0; up alone for a share
+    def dual(both: Floats) -> tuple[float, Floats]:
+        up, down = np.split(both, 2)
+        scores = log_sizes + cells @ (up - down)
+        top = scores.max()
+        sizes = np.exp(scores - top)
+        reached = sizes @ cells / sizes.sum()
+        value = top + math.log(sizes.sum()) - up @ low + down @ high
+        return float(value), np.concatenate([reached - low, high - reached])
+
+    bounds = [(0.0 if share.share is None else -FARTHEST, FARTHEST) for share in shares]
+    bounds += [(0.0, FARTHEST if share.share is None else 0.0) for share in shares]
+    found = minimize(dual, np.zeros(2 * len(shares)), jac=True, method="L-BFGS-B", bounds=bounds, options=_PRECISE).x
+    up, down = np.split(found, 2)
+    reached = dual(found)[1][: len(shares)] + low
+    for share, each in zip(shares, reached, strict=True):
+        if max(share.low - each, each - share.high) > NEAR / count + _ROUNDING:
+            raise GenerationFailed(_unreachable(share, shares, cells, float(each), count))
+    lambdas = up - down
+    if np.ptp(cells.sum(axis=1)) == 0:  # as many rules hold in each text, so that only differences of λ matter
+        lambdas = lambdas - lambdas.max()
+    return tuple(lambdas.tolist())
+
+
+_PRECISE, _ROUNDING = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000}, 1e-5
+
+
+def _unreachable(share: Share, shares: Sequence[Share], cells: Floats, reached: float, count: int) -> str:
+    """Say which share cannot be reached, and what was seen."""
+    holds = cells[:, [each is share for each in shares]].ravel()
+    if holds.max() == holds.min():
+        always = "held in all" if holds.max() else "held in none"
+        why = f"the rule {always} of the pilot's {count} texts"
+        return f"a share of {_words(share)} cannot be reached: {why}; change the prompt or the share"
+    others = ", ".join(_words(each) for each in shares if each is not share)
+    why = f"in the pilot's {count} texts these shares contradict each other, and {reached:.2g} is the nearest"
+    return f"a share of {_words(share)} cannot be reached beside {others}: {why}; change one of the shares"
+
+
+def _figures(state: _State, tilt: Tilt, shares: Sequence[Share]) -> dict[str, Estimate | float]:
+    """Return what is known of p: λ, its shares and KL(p‖g), from attempts on which λ does not depend, if there are."""
+    figures: dict[str, Estimate | float] = {"pilot": float(state.pilot.attempts)}
+    cells, _, weights, squares = (state.seen if state.seen.sums else state.pilot).arrays
+    log_factors = np.array([tilt(cell) - tilt.most for cell in (state.seen.sums or state.pilot.sums)])
+    factors = np.exp(log_factors)
+    total = float(weights @ factors)
+    for number, share in enumerate(shares):
+        figures[f"lambda({share.title})"] = tilt.lambdas[number]
+        value = float((weights * factors) @ cells[:, number]) / total
+        slopes = (cells[:, number] - value) * factors / total  # of the share by the weight of an attempt of each cell
+        figures[f"share({share.title})"] = _wilson(
+            value, float(slopes**2 @ squares), float(factors**2 @ squares) / total**2
+        )
+    mean = float((weights * factors) @ log_factors) / total
+    kl, slopes = mean - math.log(total), factors / total * (log_factors - mean - 1) + 1
+    half = 1.96 * math.sqrt(float(slopes**2 @ squares))
+    figures["kl_to_g"] = Estimate(kl, max(kl - half, 0.0), kl + half)
+    return figures
+
+
+def _wilson(share: float, variance: float, of_all: float) -> Estimate:
+    """Return a share of weights with Wilson's interval; ``of_all``: Σ w² / (Σ w)², for one without variance."""
+    square = 1.96**2 * (variance / (share * (1 - share)) if variance > 0 else of_all)
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
+    return Estimate(share, max(middle - half, 0.0), min(middle + half, 1.0))

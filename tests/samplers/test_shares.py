@@ -1,0 +1,441 @@
+"""Shares of rules: the law of the texts on enumerated worlds, counts of exact shares, and what cannot be reached."""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Masked, Regex, Repair, Twisted
+from guardwrap.constraints import Constraint, Share, parse
+from guardwrap.errors import CheckFailed, ConstraintError, GenerationFailed, UsageError
+from guardwrap.outcomes import Closeness, Draw, Estimate
+from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection
+from guardwrap.samplers.shares import with_shares
+from guardwrap.testing import World, goodness_of_fit, table_world
+
+shares_module = sys.modules["guardwrap.samplers.shares"]
+
+FITS, FAILS = 1e-3, 1e-6
+TEXTS = 8
+G = np.random.default_rng(5).dirichlet(np.ones(TEXTS))
+FEATURES = np.random.default_rng(1).random((TEXTS, 5)) < 0.5
+"""A world of eight texts, with five rules of which some hold in each."""
+
+RULES = [Share(Keyword(word), 0.5) for word in ("one", "two", "three", "four", "five")]
+Text = tuple[int, ...]
+
+
+def attempts(seed: int, count: int = 1, proposal: np.ndarray = G) -> Iterator[Attempt]:
+    """Yield attempts of a proposal, some of which satisfy the constraint, with ``count`` features."""
+    chance = np.random.default_rng(seed)
+    while True:
+        texts = chance.choice(TEXTS, 10_000, p=proposal).tolist()
+        for text, (fails, uniform) in zip(texts, chance.random((10_000, 2)).tolist(), strict=True):
+            satisfied = fails < 0.8
+            weight = math.log(G[text] / proposal[text]) if satisfied else -math.inf
+            features = tuple(FEATURES[text, :count].tolist()) if satisfied else ()
+            yield Attempt(Draw("", (text,), ""), satisfied, weight, uniform, features=features)
+
+
+def texts_of(sampler: Sampler, source: Iterator[Attempt], texts: int) -> tuple[list[int], Any]:
+    state = sampler.init()
+    returned: list[int] = []
+    while len(returned) < texts:
+        state, draws = sampler.returned(state, next(source))
+        returned += [draw.token_ids[0] for draw in draws]
+    return returned[:texts], state
+
+
+def law_of(state: Any, count: int) -> dict[int, float]:
+    """Return p of a fixed λ."""
+    factors = [math.exp(state.tilt(tuple(row[:count]))) for row in FEATURES.tolist()]
+    p = G * factors
+    return dict(enumerate((p / p.sum()).tolist()))
+
+
+OWN = G @ FEATURES
+POSSIBLE = G * np.exp(FEATURES @ np.array([0.8, -0.6, 0.4, 0.5, -0.7]))
+POSSIBLE = (POSSIBLE / POSSIBLE.sum()) @ FEATURES
+
+SETS: dict[str, list[Share]] = {
+    "one": [replace(RULES[0], share=0.8)],
+    "two": [replace(RULES[0], share=0.3), replace(RULES[1], share=0.6)],
+    "five": [replace(rule, share=share) for rule, share in zip(RULES, POSSIBLE.tolist(), strict=True)],
+    "limits": [
+        replace(RULES[0], share=None, at_most=float(OWN[0] / 2)),
+        replace(RULES[1], share=None, at_least=float((OWN[1] + 1) / 2)),
+        replace(RULES[2], share=None, at_least=float(OWN[2] / 3), at_most=0.99),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("base", [rejection, qrs(beta=1e-6), imh(steps=30)], ids=lambda base: base.name)
+def test_texts_follow_the_law_of_lambda(name: str, base: Sampler) -> None:
+    shares = SETS[name]
+    proposal = G if base is rejection else np.full(TEXTS, 1 / TEXTS)
+    if base.name == "qrs":  # exact for a β above all weights
+        base = qrs(beta=float((G / proposal).max()))
+    many = 8_000 if base.name != "imh" else 1_500
+    texts, state = texts_of(with_shares(base, shares, 100), attempts(3, len(shares), proposal), many)
+    law = law_of(state, len(shares))
+    assert goodness_of_fit(texts, law) > FITS
+    assert goodness_of_fit(texts, dict(enumerate(G.tolist()))) < FAILS
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_long_pilot_reaches_the_shares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares_module, "PILOT", 5_000)
+    monkeypatch.setattr(shares_module, "LONGEST", 5_000)
+    shares = SETS[name]
+    _, state = texts_of(with_shares(rejection, shares, 100), attempts(4, len(shares)), 1)
+    law = np.array(list(law_of(state, len(shares)).values()))
+    for number, share in enumerate(shares):
+        reached, own = law @ FEATURES[:, number], G @ FEATURES[:, number]
+        assert share.low - 0.03 < reached < share.high + 0.03
+        if share.share is None and share.low < own < share.high:
+            assert state.tilt.lambdas[number] == 0 or abs(reached - own) > 0.01
+
+
+def test_it_is_the_nearest_law_with_these_shares() -> None:
+    """Any other law with the same shares is farther from g in KL(p‖g)."""
+    shares = SETS["two"]
+    lambdas = np.array(shares_module.fitted(FEATURES[:, :2].astype(float), np.log(G), shares, 10**9))
+    p = G * np.exp(FEATURES[:, :2] @ lambdas)
+    p /= p.sum()
+    assert p @ FEATURES[:, :2] == pytest.approx([0.3, 0.6], abs=1e-6)
+    same = np.linalg.svd(np.vstack([np.ones(TEXTS), FEATURES[:, :2].T]))[2][3:]  # changes that keep sum and shares
+    for direction in same:
+        other = p + 1e-3 * direction
+        assert (other * np.log(other / G)).sum() > (p * np.log(p / G)).sum()
+
+
+def test_negative_control_texts_of_the_pilot_are_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """λ depends on the pilot's texts, so accepting them by it gives another law than accepting later ones."""
+    monkeypatch.setattr(shares_module, "PILOT", 6)
+    monkeypatch.setattr(shares_module, "SEEN", 1)
+    shares = [replace(RULES[0], share=0.8)]
+    sampler, source = with_shares(rejection, shares, 1), attempts(6)
+    counts: dict[str, Counter[int]] = {"later": Counter(), "pilot": Counter()}
+    expected: dict[str, np.ndarray] = {"later": np.zeros(TEXTS), "pilot": np.zeros(TEXTS)}
+    for _ in range(2_000):
+        state, pilot = sampler.init(), []
+        while state.tilt is None:
+            attempt = next(source)
+            state, draws = sampler.returned(state, attempt)
+            assert not draws
+            pilot += [attempt] * attempt.satisfied
+        law = np.array(list(law_of(state, 1).values()))
+        accepted = [each for each in pilot if each.uniform < math.exp(state.tilt(each.features) - state.tilt.most)]
+        (text,), _ = texts_of(sampler._replace(init=lambda: state), source, 1)  # noqa: B023
+        for name, texts in (("later", [text]), ("pilot", [each.draw.token_ids[0] for each in accepted])):
+            counts[name].update(texts)
+            expected[name] += len(texts) * law
+    p_values = {}
+    for name, seen in counts.items():
+        size = seen.total()
+        p_values[name] = goodness_of_fit(seen.elements(), dict(enumerate((expected[name] / size).tolist())))
+    assert p_values["later"] > FITS
+    assert p_values["pilot"] < FAILS
+
+
+def test_negative_control_lambda_that_follows_the_texts_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If λ moves with the texts that it accepts, their shares come too near their targets."""
+    misses: dict[bool, list[float]] = {}
+    for moves in (False, True):
+        source = attempts(8)
+        misses[moves] = []
+        for _ in range(300):
+            lambdas = 0.0
+            texts: list[bool] = []
+            own = math.log(G @ FEATURES[:, 0] / (1 - G @ FEATURES[:, 0]))
+            while len(texts) < 40:
+                attempt = next(source)
+                if not attempt.satisfied:
+                    continue
+                share = sum(texts) / len(texts) if texts else 0.5
+                lambdas = -own + (8 * (0.5 - share) if moves else 0.0)
+                if attempt.uniform < math.exp((lambdas if attempt.features[0] else 0.0) - max(lambdas, 0.0)):
+                    texts.append(attempt.features[0])
+            misses[moves].append(sum(texts) / 40 - 0.5)
+    assert np.var(misses[False]) == pytest.approx(0.25 / 40, rel=0.25)
+    assert np.var(misses[True]) < 0.5 * 0.25 / 40
+
+
+@pytest.mark.parametrize("texts", [2, 7, 40])
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_exact_shares_count(texts: int, name: str) -> None:
+    shares = [replace(share, exact=True) for share in SETS[name]]
+    if texts == 2:
+        shares = [replace(share, share=limit) for share, limit in zip(shares, (0.5, 0.45), strict=False)]
+    for seed in range(20):
+        returned, _ = texts_of(with_shares(rejection, shares, texts), attempts(seed, len(shares)), texts)
+        for number, share in enumerate(shares):
+            count = int(FEATURES[returned, number].sum())
+            assert abs(count - share.low * texts) < (1 if len(shares) == 1 else 2 + (texts < 10))
+        if name == "one":
+            assert int(FEATURES[returned, 0].sum()) == round(shares[0].low * texts)
+
+
+def exact_draws(sampler: Sampler, source: Iterator[Attempt], requests: int, texts: int) -> Mapping[bool, list[int]]:
+    """Return all texts of many requests by whether the first rule holds."""
+    cells: dict[bool, list[int]] = {True: [], False: []}
+    for _ in range(requests):
+        for text in texts_of(sampler, source, texts)[0]:
+            cells[bool(FEATURES[text, 0])].append(text)
+    return cells
+
+
+def within(holds: bool) -> dict[int, float]:
+    inside = {text: float(G[text]) for text in range(TEXTS) if FEATURES[text, 0] == holds}
+    return {text: p / sum(inside.values()) for text, p in inside.items()}
+
+
+def test_exact_shares_draw_g_within_each_cell() -> None:
+    sampler = with_shares(rejection, [replace(RULES[0], share=0.25, exact=True)], 4)
+    cells = exact_draws(sampler, attempts(11), 2_000, 4)
+    assert {holds: len(texts) for holds, texts in cells.items()} == {True: 2_000, False: 6_000}
+    assert all(goodness_of_fit(texts, within(holds)) > FITS for holds, texts in cells.items())
+
+
+def test_several_exact_shares_draw_g_within_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares_module, "PILOT", 40)
+    monkeypatch.setattr(shares_module, "SEEN", 1)
+    shares = [replace(RULES[0], share=0.4, exact=True), replace(RULES[1], share=0.35, exact=True)]
+    sampler, source = with_shares(rejection, shares, 5), attempts(12, 2)
+    cells: dict[tuple[bool, ...], list[int]] = {}
+    for _ in range(1_000):
+        for text in texts_of(sampler, source, 5)[0]:
+            cells.setdefault(tuple(FEATURES[text, :2].tolist()), []).append(text)
+    for cell, texts in cells.items():
+        inside = {text: float(G[text]) for text in range(TEXTS) if tuple(FEATURES[text, :2].tolist()) == cell}
+        law = {text: p / sum(inside.values()) for text, p in inside.items()}
+        assert len(law) == 1 or goodness_of_fit(texts, law) > FITS
+
+
+PARTS = [Share(Keyword(word), share, exact=True) for word, share in (("one", 0.2), ("two", 0.3), ("three", 0.5))]
+
+
+def test_shares_that_add_up_to_one_need_no_pilot() -> None:
+    def source() -> Iterator[Attempt]:
+        for attempt in attempts(14):
+            part = attempt.draw.token_ids[0] % 4  # of which the last one is in none of the parts
+            features = tuple(part == number for number in range(3))
+            yield replace(attempt, features=features if attempt.satisfied else ())
+
+    returned: list[int] = []
+    drawn = source()
+    for _ in range(500):
+        returned += (texts := texts_of(with_shares(rejection, PARTS, 10), drawn, 10)[0])
+        assert Counter(text % 4 for text in texts) == {0: 2, 1: 3, 2: 5}
+    for part in range(3):
+        inside = {text: float(G[text]) for text in range(TEXTS) if text % 4 == part}
+        law = {text: p / sum(inside.values()) for text, p in inside.items()}
+        assert goodness_of_fit([text for text in returned if text % 4 == part], law) > FITS
+
+
+def test_parts_that_overlap_are_refused() -> None:
+    with pytest.raises(GenerationFailed, match="let each rule exclude the others"):
+        texts_of(with_shares(rejection, PARTS, 10), attempts(15, 3), 10)
+
+
+def test_negative_control_the_shortest_of_a_cell_are_biased() -> None:
+    """Texts of a cell by another order than that of their launch, here by their number, are not draws of g in it."""
+    share = replace(RULES[0], share=0.25, exact=True)
+    sampler, source = with_shares(rejection, [share], 4), attempts(13)
+    texts: list[int] = []
+    for _ in range(1_000):
+        satisfied = [attempt for attempt in (next(source) for _ in range(60)) if attempt.satisfied]
+        satisfied.sort(key=lambda attempt: attempt.draw.token_ids)
+        texts += texts_of(sampler, iter(satisfied), 4)[0]
+    assert goodness_of_fit([text for text in texts if not FEATURES[text, 0]], within(False)) < FAILS
+
+
+def test_the_interval_of_a_share_covers_what_the_law_gives_it() -> None:
+    covered, requests = [], 200
+    source = attempts(21)
+    for target in (0.2, 0.5, 0.8):
+        sampler = with_shares(rejection, [replace(RULES[0], share=target)], 60)
+        for _ in range(requests // 2):
+            _, state = texts_of(sampler, source, 60)
+            figure = sampler.report(state)[1][f"share({RULES[0].title})"]
+            assert isinstance(figure, Estimate)
+            truth = sum(p for text, p in law_of(state, 1).items() if FEATURES[text, 0])
+            covered.append(figure.low <= truth <= figure.high)
+    assert binomtest(sum(covered), len(covered), 0.95).pvalue > FITS
+
+
+def test_the_interval_of_kl_covers_it() -> None:
+    covered, source = [], attempts(22, 2)
+    sampler = with_shares(rejection, SETS["two"], 100)
+    for _ in range(300):
+        _, state = texts_of(sampler, source, 100)
+        law = np.array(list(law_of(state, 2).values()))
+        figure = sampler.report(state)[1]["kl_to_g"]
+        assert isinstance(figure, Estimate)
+        covered.append(figure.low <= (law * np.log(law / G)).sum() <= figure.high)
+    assert 0.9 < np.mean(covered) < 0.985
+
+
+def test_attempts_are_as_many_as_theory_says() -> None:
+    """A text takes max w / E w attempts that satisfy the rules."""
+    sampler, source = with_shares(rejection, [replace(RULES[0], share=0.8)], 100), attempts(23)
+    state = sampler.init()
+    while state.tilt is None:
+        state, _ = sampler.returned(state, next(source))
+    factors = np.exp([state.tilt(tuple(row[:1])) for row in FEATURES.tolist()])
+    _, after = texts_of(sampler._replace(init=lambda: state), source, 10_000)
+    assert after.seen.attempts / 10_000 == pytest.approx(factors.max() / (G @ factors), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("shares", "says"),
+    [
+        ([Share(Keyword("one"), 0.5)], "held in none of the pilot's"),
+        ([Share(~Keyword("one"), 0.5)], "held in all of the pilot's"),
+        ([Share(Keyword("one"), 0.7), Share(~Keyword("one"), 0.7)], "contradict each other"),
+    ],
+)
+def test_what_cannot_be_reached_is_named(shares: list[Share], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares_module, "LONGEST", 200)
+    source = attempts(31)
+
+    def labeled() -> Iterator[Attempt]:
+        for attempt in source:
+            holds = len(shares) == 2 and bool(attempt.features and attempt.features[0])
+            features = tuple(holds is not isinstance(share.of, type(~Keyword("x"))) for share in shares)
+            if len(shares) == 1:
+                features = (says.startswith("held in all"),)
+            yield replace(attempt, features=features if attempt.satisfied else ())
+
+    with pytest.raises(GenerationFailed, match=says):
+        texts_of(with_shares(rejection, shares, 10), labeled(), 1)
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_a_share_of_too_few_texts_is_refused(texts: int) -> None:
+    with pytest.raises(UsageError, match="ask for more texts, or omit exact"):
+        with_shares(rejection, [replace(RULES[0], share=0.1, exact=True)], texts)
+
+
+# --- with a model -------------------------------------------------------------------------------------------------
+
+
+WORLD = table_world(0)
+BOTH, START = Regex("bb"), Regex("^a")
+
+
+def outcome(rules: Sequence[Constraint], texts: int, *, seed: int = 1, world: World = WORLD, **options: Any) -> Any:
+    guarded = GuardedGenerator(world.model, list(rules), tokenizer=world.tokenizer, budget=Budget(200_000), seed=seed)
+    settings: dict[str, Any] = {"max_new_tokens": 4, "do_sample": True, "top_k": 0, "temperature": 1.0}
+    return guarded.run(world.prompt, num_return_sequences=texts, **settings, **options)[0]
+
+
+def enumerated(report: Any, rule: Constraint, *features: Constraint) -> dict[tuple[int, ...], float]:
+    """Return p of the λ of a report."""
+    gold = WORLD.gold(rule)
+    factors = {
+        ids: sum(
+            report.evidence[f"lambda({feature.title})"] for feature in features if feature.check([WORLD.draw(ids)])[0]
+        )
+        for ids in gold
+    }
+    total = sum(p * math.exp(factors[ids]) for ids, p in gold.items())
+    return {ids: p * math.exp(factors[ids]) / total for ids, p in gold.items()}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "proposal"),
+    [("rejection", None), (qrs(beta=1.0), Masked()), (qrs(beta=20.0), Twisted(attempts=64))],
+    ids=["rejection", "mask", "twist"],
+)
+def test_texts_of_a_model_follow_the_law(sampler: Any, proposal: Any) -> None:
+    """QRS is exact here: no weight of a mask is above 1, none of a twist above 20, and no factor above 1."""
+    rules = [Regex("b"), Share(BOTH, 0.6), Share(START, at_most=0.2)]
+    result = outcome(rules, 600 if isinstance(proposal, Twisted) else 2_000, sampler=sampler, proposal=proposal)
+    draws = [draw.token_ids for draw in result.draws]
+    assert goodness_of_fit(draws, enumerated(result.report, Regex("b"), BOTH, START)) > FITS
+    assert goodness_of_fit(draws, WORLD.gold(Regex("b"))) < FAILS
+    assert result.report.distribution.closeness is Closeness.OTHER
+
+
+def test_exact_shares_of_a_model() -> None:
+    result = outcome([Regex("b"), Share(BOTH, 0.3, exact=True)], 50)
+    assert sum("bb" in text for text in result.texts) == 15
+    assert result.report.evidence[f"share({BOTH.title})"] == 0.3
+
+
+def test_a_budget_that_ends_returns_what_there_is() -> None:
+    result = outcome([Share(BOTH, 0.9, exact=True)], 50, budget=Budget(30), on_exhausted="none")
+    texts = [text for text in result.texts if text is not None]
+    assert 5 < len(texts) < 30
+    assert sum("bb" not in text for text in texts) <= 5
+
+
+def test_the_same_seed_gives_the_same_texts_whatever_the_batch() -> None:
+    rules = [Regex("b"), Share(BOTH, 0.5)]
+    assert outcome(rules, 40, batch_size=1).texts == outcome(rules, 40, batch_size=64).texts
+
+
+def test_a_rule_that_crashes_ends_its_request() -> None:
+    def crash(text: str) -> bool:
+        raise RuntimeError
+
+    from guardwrap import constraint
+
+    with pytest.raises(CheckFailed):
+        outcome([Share(constraint(crash), 0.5)], 4)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [~Share(BOTH, 0.5), Share(BOTH, 0.5) | Regex("a")],
+)
+def test_a_share_within_another_rule_is_refused(rule: Constraint) -> None:
+    with pytest.raises(ConstraintError, match="put it beside the other rules"):
+        outcome([rule], 4)
+
+
+def test_exact_and_other_shares_do_not_mix() -> None:
+    with pytest.raises(ConstraintError, match="some shares are exact"):
+        outcome([Share(BOTH, 0.5), Share(START, 0.5, exact=True)], 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"do_sample": False}, "do_sample=True"), ({"on_exhausted": Repair()}, "repair turn")],
+)
+def test_what_draws_no_texts_has_no_shares(options: dict[str, Any], says: str) -> None:
+    guarded = GuardedGenerator(WORLD.model, Share(BOTH, 0.5), tokenizer=WORLD.tokenizer)
+    with pytest.raises(UsageError, match=says):
+        guarded.run(WORLD.prompt, **{"max_new_tokens": 4, "do_sample": True, **options})
+
+
+def test_a_plan_with_shares_is_refused() -> None:
+    guarded = GuardedGenerator(WORLD.model, Share(BOTH, 0.5), tokenizer=WORLD.tokenizer)
+    with pytest.raises(UsageError, match="cannot estimate the cost of shares"):
+        guarded.plan(WORLD.prompt, max_new_tokens=4, do_sample=True)
+
+
+def test_attempts_tell_which_rules_hold() -> None:
+    """Calls that share a cache of judgements all have features, so none of them finds one without."""
+    guarded = GuardedGenerator(WORLD.model, [Regex("b"), Share(BOTH, 0.5)], tokenizer=WORLD.tokenizer, seed=1)
+    (attempts,) = guarded.attempts(WORLD.prompt, 50, max_new_tokens=4, do_sample=True, weigh=False)
+    assert {attempt.features for attempt in attempts} == {(), (True,), (False,)}
+    assert all(attempt.features == (("bb" in attempt.draw.text),) for attempt in attempts if attempt.satisfied)
+
+
+def test_a_file_has_shares() -> None:
+    file = parse(
+        "guardwrap: 1\nconstraint:\n  - {kind: regex, pattern: b}\n"
+        "  - {kind: share, of: {kind: regex, pattern: bb}, share: 0.5, exact: true}\n"
+    )
+    guarded = GuardedGenerator(WORLD.model, file, tokenizer=WORLD.tokenizer, seed=1)
+    (result,) = guarded.run(WORLD.prompt, num_return_sequences=6, max_new_tokens=4, do_sample=True)
+    assert sum("bb" in text for text in result.texts) == 3
