@@ -20,12 +20,13 @@ from guardwrap.constraints.base import EXPENSIVE, Constraint, walk
 from guardwrap.constraints.checking import Unknown, draw_without
 from guardwrap.constraints.explanation import Rejection, explain_draws
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.kinds.share import shares_of
 from guardwrap.errors import PromptError, UsageError, first_line, quoted
 from guardwrap.outcomes import Outcome, plain
 from guardwrap.proposals import Adapter
 from guardwrap.support import lexical
 from guardwrap.support.files import CONFIG
-from guardwrap.support.formatting import counted
+from guardwrap.support.formatting import counted, digits
 from guardwrap.support.network import source_digest
 
 AGAIN = "drawn_again"
@@ -254,12 +255,15 @@ class Audit:
     short: int = 0  # number of records with fewer texts than were requested
     # for rules that read what records lack, the number of records that they could not judge
     unjudged: Mapping[str, int] = field(default_factory=dict)
+    repeated: int = 0  # number of texts that are equal to an earlier one
+    shares: Mapping[str, float] = field(default_factory=dict)  # shares of the texts in which rules hold, by title
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON types."""
         violations = [{"where": where, "problem": problem} for where, problem in self.violations]
         data = {"records": self.records, "texts": self.texts, "short": self.short, "not_judged": dict(self.unjudged)}
-        return {"ok": not violations, **data, "violations": violations}
+        of_all = {"repeated": self.repeated, "shares": dict(self.shares)}
+        return {"ok": not violations, **data, **of_all, "violations": violations}
 
     def lines(self) -> list[str]:
         """Return one line for each violation and each note, and a summary."""
@@ -269,6 +273,10 @@ class Audit:
             for title, n in self.unjudged.items()
         ]
         lines += [f"note: {counted(self.short, 'record')} with fewer texts than requested"] if self.short else []
+        lines += [f"note: {counted(self.repeated, 'text')} repeated from earlier ones"] if self.repeated else []
+        lines += [
+            f"note: {quoted(title)} holds in {digits(share)} of the texts" for title, share in self.shares.items()
+        ]
         wrong = len({where for where, _ in self.violations})
         total = f"{counted(self.records, 'record')} with {counted(self.texts, 'text')}"
         return [*lines, f"{total}: {counted(wrong, 'record')} with violations" if wrong else f"{total}: all hold"]
@@ -288,6 +296,7 @@ def audited(
     violations: list[tuple[str, str]] = []
     unjudged: Counter[str] = Counter()
     number = texts = short = 0
+    different, shares, holding = set[bytes](), shares_of(rules.constraint), Counter[str]()
     for record in records:
         data = record.data
         number += 1
@@ -299,6 +308,11 @@ def audited(
             readers[record.path] = own_of(record.path, rules.constraint, rules.budget or Budget())
         own = readers[record.path](record.where, {name: data[name] for name in data if name not in MADE})
         constraint = constraint_of(rules.constraint, own)
+        different.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in data["texts"])
+        for share in shares:
+            rejected, unknown = judged_again(data, share.of)
+            holding[share.title] += sum(not rejections for rejections in rejected)
+            unjudged.update([share.title] * bool(unknown))
         problems = list(_faults_of_texts(data, constraint, unjudged))
         retried = AGAIN in data["report"]["settings"]  # with limits of the command line instead of the line's own
         problems += _faults_of_report(data, None if retried else own.budget or rules.budget, count)
@@ -307,7 +321,8 @@ def audited(
         if model is not None and data["report"]["settings"].get(DIGESTS, {}).get("model") != model:
             problems.append("was made with other files of the model, or which ones is not known")
         violations += [(record.where, problem) for problem in problems]
-    return Audit(number, texts, tuple(violations), short, unjudged)
+    reached = {share.title: holding[share.title] / texts for share in shares if texts and share.title not in unjudged}
+    return Audit(number, texts, tuple(violations), short, unjudged, texts - len(different), reached)
 
 
 def _faults_of_texts(data: Mapping[str, Any], constraint: Constraint, unjudged: Counter[str]) -> Iterator[str]:

@@ -62,7 +62,8 @@ def test_all_hold(model: str, output: Any) -> None:
     assert check() == "3 records with 6 texts: all hold\n"
     assert check("-n", 2, "--model", model) == "3 records with 6 texts: all hold\n"
     data = audit()
-    assert data == {"ok": True, "records": 3, "texts": 6, "short": 0, "not_judged": {}, "violations": []}
+    of_all = {"repeated": 0, "shares": {}}
+    assert data == {"ok": True, "records": 3, "texts": 6, "short": 0, "not_judged": {}, **of_all, "violations": []}
 
 
 @pytest.mark.slow
@@ -193,3 +194,25 @@ def test_parts_of_the_rules_are_checked_alone(output: Any) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.count("3 records with 6 texts: all hold") == 2
     assert run("check", "part.yaml", "--file", "out.jsonl").exit_code == 1
+
+
+def test_repeated_texts_and_shares_are_counted(model: str) -> None:
+    Path("in.jsonl").write_text(json.dumps({"prompt": "ab"}) + "\n")
+    Path("c.yaml").write_text(
+        "guardwrap: 1\nconstraint:\n- {kind: length, max: 2}\n"
+        "- {kind: share, name: has an a, of: {kind: regex, pattern: a}, share: 0.25, exact: true}\n"
+        "budget: {max_attempts: 20000}\n"
+    )
+    result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 8, "-o", "out.jsonl", "--seed", 1)
+    assert result.exit_code == 0, result.output
+    (line,) = records(Path("out.jsonl").read_text())
+    found = audit()
+    assert found["ok"]
+    assert found["shares"] == {"has an a": 0.25}
+    line["texts"] = [*line["texts"][:6], *line["texts"][:2]]
+    write([line])
+    found = audit()
+    assert found["repeated"] == 8 - len(set(line["texts"])) >= 2
+    assert found["shares"] == {"has an a": sum("a" in text for text in line["texts"]) / 8}
+    assert f"note: {found['repeated']} texts repeated from earlier ones" in check()
+    assert "note: 'has an a' holds in" in check()
