@@ -70,7 +70,8 @@ class Probe:
     name: str
     fields: Mapping[str, Any]
     fault: Fault
-    repeated: bool = False  # whether each request is sent twice
+    # Each request is sent again with its seed plus this number; None for once.
+    again: int | None = None
     note: Callable[[Sequence[Answer]], str] = lambda answers: ""  # what to say of an answer with which nothing is wrong
 
 
@@ -124,7 +125,7 @@ def _call_or_format(answers: Sequence[Answer]) -> str | None:
 
 
 def _same(answers: Sequence[Answer]) -> str | None:
-    return None if len({answer.text for answer in answers}) == 1 else "two texts of one seed"
+    return None if len({answer.text for answer in answers}) == 1 else "two texts instead of one"
 
 
 def _stopped(answers: Sequence[Answer]) -> str | None:
@@ -164,7 +165,9 @@ PROBES = (
     Probe("tools with response_format", {"tools": _TOOLS, "response_format": _FORMAT}, _call_or_format),
     Probe("stream with json_schema", {"response_format": _FORMAT, "stream": True}, _fits(_FITS)),
     Probe("n with json_schema", {"response_format": _FORMAT, "n": COUNT}, _fits(_FITS, COUNT)),
-    Probe("seed", {}, _same, repeated=True),
+    Probe("seed", {}, _same, again=0),
+    Probe("top_k", {"top_k": 1}, _same, again=1000),  # leaves one token, so that texts do not depend on the seed
+    Probe("min_p", {"min_p": 1.0}, _same, again=1000),
     Probe("stop", {"stop": [STOP]}, _stopped),
     Probe("logprobs", {"logprobs": True, "top_logprobs": MOST_LIKELY, "top_k": MOST_LIKELY}, _above_one, note=_of_what),
 )  # fmt: skip
@@ -207,8 +210,8 @@ class Server:
         faults, decided, note = [], 0, ""
         for seed in range(1, tries + 1):
             try:
-                sent = [self.answers(probe.fields, seed) for _ in range(1 + probe.repeated)]
-                given = [answer for answers in sent for answer in answers]
+                seeds = [seed] if probe.again is None else [seed, seed + probe.again]
+                given = [answer for one in seeds for answer in self.answers(probe.fields, one)]
                 fault = probe.fault(given)
                 note = probe.note(given) if fault is None else note
             except Undecided:
