@@ -98,9 +98,10 @@ def _fits(constraint: Constraint, count: int = 1) -> Fault:
 
 
 def _may_fit(constraint: Constraint, prefix: str) -> bool:
-    if constraint.verdict(prefix) is Verdict.VIOLATED:
-        return False
-    raise Undecided
+    """Return whether a text that was cut off may fit. A poem does not begin as one that does."""
+    if not prefix.strip():
+        raise Undecided
+    return constraint.verdict(prefix) is not Verdict.VIOLATED
 
 
 def _called(*names: str, arguments: bool = False, least: int = 1) -> Fault:
@@ -207,7 +208,7 @@ class Server:
 
     def found(self, probe: Probe, tries: int) -> Finding:
         """Try a field, each time with another seed."""
-        faults, decided, note = [], 0, ""
+        faults, decided, cut_off, note = [], 0, 0, ""
         for seed in range(1, tries + 1):
             try:
                 seeds = [seed] if probe.again is None else [seed, seed + probe.again]
@@ -223,12 +224,14 @@ class Server:
                     raise EndpointError(f"{self.model} cannot be asked: {said}; check --endpoint and --model") from None
                 result = Result.UNKNOWN if status >= 500 and status != 501 else Result.REFUSED
                 return Finding(probe.name, result, seed, f"{status} {said}".rstrip())
-            decided += 1
+            decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in given)
             faults += [] if fault is None else [fault]
         if faults:
             return Finding(probe.name, Result.IGNORED, tries, f"{len(faults)} of {decided}: {faults[0]}")
         if not decided:
             return Finding(probe.name, Result.UNKNOWN, tries, f"cut off at {TOKENS} tokens")
+        if cut_off and probe.fault is not _same and not note:
+            note = f"{cut_off} of {decided} were cut off at {TOKENS} tokens, and right so far"
         return Finding(probe.name, Result.ENFORCED, decided, note)
 
 

@@ -131,15 +131,17 @@ def test_log_probabilities_of_something_else():
     assert probe.fault(impossible) == "they sum to 1.724"
 
 
-def test_what_is_cut_off_shows_something_only_if_it_cannot_be_completed():
+def test_what_is_cut_off_shows_something_if_no_poem_begins_like_that():
     def cut_off(text):
         return lambda asked: (200, [{"said": {"content": text}, "finish_reason": "length"}] * asked.get("n", 1))
 
     begun = by_name(cut_off('{"kind": "ze'))
-    names = ("response_format: json_schema", "tool_choice: required")
-    assert [begun[name].result for name in names] == [Result.UNKNOWN] * 2
-    assert begun["structured_outputs: regex"].result is Result.IGNORED
-    assert {by_name(cut_off(POEM))[name].result for name in names} == {Result.IGNORED}
+    names = ("response_format: json_schema", "tool_choice: required", "structured_outputs: regex")
+    assert [begun[name].result for name in names] == [Result.ENFORCED, Result.UNKNOWN, Result.IGNORED]
+    assert begun[names[0]].detail == "2 of 2 were cut off at 64 tokens, and right so far"
+    empty, poem = by_name(cut_off(" ")), by_name(cut_off(POEM))
+    assert [empty[name].result for name in names] == [Result.UNKNOWN] * 3
+    assert [poem[name].result for name in names] == [Result.IGNORED] * 3
 
 
 def test_exit_codes():
