@@ -219,7 +219,8 @@ class Server:
                 continue
             except self._failures as error:
                 status = getattr(error, "status_code", None)
-                said = printable_line(error.message.removeprefix(f"Error code: {status}").lstrip(" -"), 70)
+                # What the server says of its error, without openai's words around it.
+                said = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
                 if status is None or status == 404 or status in (401, 403):
                     raise EndpointError(f"{self.model} cannot be asked: {said}; check --endpoint and --model") from None
                 result = Result.UNKNOWN if status >= 500 and status != 501 else Result.REFUSED
@@ -233,6 +234,10 @@ class Server:
         if cut_off and probe.fault is not _same and not note:
             note = f"{cut_off} of {decided} were cut off at {TOKENS} tokens, and right so far"
         return Finding(probe.name, Result.ENFORCED, decided, note)
+
+
+def _says(body: Any) -> bool:
+    return isinstance(body, dict) and isinstance(body.get("message"), str)
 
 
 def _answer(choice: Any) -> Answer:

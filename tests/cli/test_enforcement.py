@@ -1,6 +1,7 @@
 """``guardwrap doctor --endpoint``: servers that enforce fields, ignore them or refuse them."""
 
 import json
+import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -156,6 +157,7 @@ def test_exit_codes():
         done = run("doctor", "--endpoint", url)
     assert done.exit_code == 0
     assert done.stdout.count(" refused ") == len(PROBES)
+    assert re.search(r"^seed +refused +1 try +400 BadRequestError$", done.stdout, re.M)
     assert_one_line(run("doctor", "--endpoint", url), "lists no model (APIConnectionError); name one with --model")
     assert run("doctor", "--endpoint", url, "--model", "tiny").exit_code == 2
     assert_one_line(run("doctor", "--model", "tiny"), "--model names a model of --endpoint")
