@@ -13,6 +13,11 @@ compares what a token costs: the same prompts, seeds and settings by ``model.gen
 and by clients of the server, with and without streaming, in turn. It reports CPU seconds of the process with the model
 for each token that it computes, and counts the model's passes, rows and prompt tokens, so that one sees whether more
 passes or something else takes the time. The texts of the wrapper and of the server must be the same.
+
+    python benchmarks/serve.py --check --requests 4000
+
+measures the latency of checks without a model: texts of 1 kB, by a regular expression, a keyword, a length and a JSON
+Schema in turn, by one client and by many at once.
 """
 
 import argparse
@@ -104,13 +109,12 @@ class Server:
 
 
 @contextmanager
-def serving(model: str, threads: int, running: int, folder: Path) -> Iterator[Server]:
+def serving(options: Sequence[str], threads: int, running: int, folder: Path) -> Iterator[Server]:
     """Start a server on a free port, and end it."""
     settings = folder / "serve.yaml"
     settings.write_text(f"name: model\nlimits: {{running: {running}, queue: 1000, attempts: 10000, n: 64}}\n")
     command = [sys.executable, __file__, "--serve", str(folder / "counts")]
-    command += ["serve", "--model", model, "--port", "0", "--config", str(settings)]
-    command += ["--dtype", "float32"]  # in which texts do not depend on who else is served
+    command += ["serve", "--port", "0", "--config", str(settings), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
@@ -204,6 +208,53 @@ async def measured(server: Server, given: argparse.Namespace) -> dict[str, Any]:
         "memory_mib": [round(each / 2**20, 1) for each in memory],
         "memory_growth": memory[-1] / memory[0] - 1 if memory else None,
     }
+
+
+CHECKS = {
+    "regex": "{kind: not, of: {kind: regex, pattern: '[0-9]{5,}'}}",
+    "keyword": "{kind: keyword, words: [idiot, stupid], match: none}",
+    "length": "{kind: length, max: 400, unit: words}",
+    "schema": "{kind: json_schema, schema: {type: object, properties: {texts: {items: {type: string}, minItems: 9}}}}",
+}
+
+
+async def checks(server: Server, count: int, clients: int) -> dict[str, Any]:
+    """Check texts, so many at once, over connections that are kept; the latency is what a client sees."""
+    sentence = "Once upon a time, there was a little girl who had a big red ball. "
+    texts = dict.fromkeys(CHECKS, (16 * sentence)[:1000])
+    texts["schema"] = json.dumps({"texts": [sentence] * 14})
+    bodies = [json.dumps({"input": text, "constraint": name}).encode() for name, text in texts.items()]
+    latencies: list[float] = []
+    waiting = iter(range(count))
+    host, port = server.url.removeprefix("http://").split(":")
+    began, cpu = time.monotonic(), server.cpu
+
+    async def one_client() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for i in waiting:
+            start, body = time.monotonic(), bodies[i % len(bodies)]
+            head = f"POST /v1/check HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(answer.partition(b"content-length:")[2].split()[0])
+            assert b'"accepted": true' in await reader.readexactly(length), "a text was rejected"
+            latencies.append(time.monotonic() - start)
+        writer.close()
+
+    await asyncio.gather(*(one_client() for _ in range(clients)))
+    seconds = time.monotonic() - began
+    shares = {f"p{100 * share:g}_ms": 1000 * percentile(latencies, share) for share in (0.5, 0.99)}
+    cpu = 1000 * (server.cpu - cpu) / count
+    return {"clients": clients, "requests_a_second": count / seconds, "server_cpu_ms": cpu, **shares}
+
+
+async def checked(server: Server, given: argparse.Namespace) -> dict[str, Any]:
+    """Check texts by one client and by many, in turn."""
+    await checks(server, 400, 8)  # what is done once is done
+    runs = [
+        await checks(server, given.requests, clients) for _ in range(given.repeats) for clients in (1, given.clients)
+    ]
+    return {"checks": runs}
 
 
 def serve_counted(path: Path, arguments: Sequence[str]) -> None:
@@ -333,13 +384,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--running", type=int, default=64, help="the server's limits.running")
     parser.add_argument("--overhead", action="store_true", help="compare CPU per token with the wrapper and generate")
+    parser.add_argument("--check", action="store_true", help="measure checks without a model")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    with (
-        TemporaryDirectory() as name,
-        serving(given.model, given.threads, given.running, folder := Path(name)) as server,
-    ):
-        found = overhead(server, given, folder) if given.overhead else asyncio.run(measured(server, given))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        options = ["--model", given.model, "--dtype", "float32"]  # in which texts do not depend on who else is served
+        if given.check:
+            (folder / "rules").mkdir()
+            for rule, constraint in CHECKS.items():
+                (folder / "rules" / f"{rule}.yaml").write_text(f"guardwrap: 1\nconstraint: {constraint}\n")
+            options = ["--check-only", str(folder / "rules")]
+        with serving(options, given.threads, given.running, folder) as server:
+            work = checked if given.check else measured
+            found = overhead(server, given, folder) if given.overhead else asyncio.run(work(server, given))
     found = {"settings": {name: str(value) for name, value in vars(given).items()}, **found}
     print(json.dumps(found, indent=1))
     if given.out is not None:

@@ -335,6 +335,7 @@ class GuardedGenerator:
         first: int = 0,
         on_outcome: OnOutcome | None = None,
         on_rejected: OnRejected | None = None,
+        whole_rejected: bool = False,
         on_piece: OnPiece | None = None,
         **options: Any,
     ) -> Iterator[Outcome]:
@@ -351,6 +352,9 @@ class GuardedGenerator:
             Called with a prompt's number and its outcome as soon as it ends, even if earlier prompts are still running.
         on_rejected
             Called with a ``RejectedAttempt`` for each attempt that violates the constraint, text included.
+        whole_rejected
+            Whether an attempt that can no longer pass is drawn to its end, not stopped, which costs more. The accepted
+            texts stay the same. Masks still apply.
         on_piece
             Called with a prompt's number, the index of one of its texts, and the next piece of that text. The pieces of
             a text add up to it. They come while the text is drawn, as soon as it is certain to be accepted, or in one
@@ -359,7 +363,8 @@ class GuardedGenerator:
         with call_span(self._session, prompts, options) as span:
             inputs = self._session.call_class.read_prompts(prompts).prompts
             require_whole("first", first, 0)
-            inputs, job = self._job(inputs, options, span, on_rejected=on_rejected, pass_on=passing(on_piece))
+            hooks = {"on_rejected": on_rejected, "whole_rejected": whole_rejected, "pass_on": passing(on_piece)}
+            inputs, job = self._job(inputs, options, span, **hooks)
             served = job.outcomes(inputs, first=first, alone=True, on_outcome=on_outcome)
             return span.following(outcome for _, outcome in served)
 

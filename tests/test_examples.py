@@ -200,7 +200,7 @@ CPU_SECONDS = 60.0
 
 def needs_more(source: str) -> bool:
     """Say whether a command or a block needs Ray or TRL: tests/integrations runs it."""
-    return any(word in source for word in ("--ray", "import ray", "from trl"))
+    return any(word in source for word in ("--ray", "import ray", "from trl", "load_dataset"))
 
 
 def command_lines(page: str) -> list[list[str]]:

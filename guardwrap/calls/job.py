@@ -158,6 +158,8 @@ class Job:
             self.repair.require_prompt(prompt.given)
             follow_up = partial(self._repair_turn, spec, 1)
         prompt, drawing = self.source.drawing(prompt, spec, self.span)
+        if hooks.whole_rejected and drawing.mask is None:
+            drawing = replace(drawing, watch=None, lookahead=None, settled=None)
         return Request(prompt, spec, drawing, hooks, self.called, follow_up)
 
     def _sampler_of(self, sampler: Sampler, shares: Sequence[Share], prompt: PreparedPrompt) -> Sampler:

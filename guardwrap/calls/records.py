@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,23 +36,34 @@ AGAIN = "drawn_again"
 NUMBER = "number"
 """Field of a report in a record of ``guardwrap generate``: the number of the prompt in the input, from 1."""
 
-MADE = ("texts", "ok", "report", "reason")
+REJECTED = "rejected"
+"""Field of a record of ``guardwrap generate``: rejected texts, if they were asked for."""
+
+MADE = ("texts", "ok", "report", "reason", REJECTED)
 """Fields of a record in addition to those of its prompt."""
 
 CHECKSUM = "checksum"
 """Field of a report in a record: the ``checksum_of`` the record when it was written."""
 
-_CHECKED = ("prompt", "messages", "texts", "ok", "report")
+_CHECKED = ("prompt", "messages", "texts", "ok", "report", REJECTED)
 
 
 def record_of(
-    fields: Mapping[str, Any], outcome: Outcome, settings: Mapping[str, Any], number: int | None = None
+    fields: Mapping[str, Any],
+    outcome: Outcome,
+    settings: Mapping[str, Any],
+    number: int | None = None,
+    rejected: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the record of one prompt: the fields of the input, the texts, and the report with the run's settings."""
+    """Return the record of one prompt: the fields of the input, the texts, and the report with the run's settings.
+
+    ``rejected``: rejected texts to keep; None for none.
+    """
     report = outcome.report.to_dict() | {"settings": dict(settings)}
     if number is not None:
         report[NUMBER] = number
-    record = {**fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": report}
+    kept = {} if rejected is None else {REJECTED: list(rejected)}
+    record = {**fields, "texts": list(outcome.texts), **kept, "ok": outcome.ok, "report": report}
     report[CHECKSUM] = checksum_of(record)
     return record
 

@@ -46,6 +46,8 @@ class Run:
         self._under_way: dict[int, Task] = {}  # by number in the call of stream
         self._own: deque[PerPromptOptions] = deque()
         self._current: Task | None = None  # the prompt that the call is reading
+        self._shown = RejectedTexts(self._options.show_rejected, self._where)
+        self._rejected_texts: defaultdict[int, list[str]] = defaultdict(list)  # to keep, by number in the input
         self._kept = self.done = written.count - self._retries
         self._short_before = self.short = len(written.failed) - self._retries
         self._retried = self._streamed = 0
@@ -64,8 +66,8 @@ class Run:
     def go(self, guarded: GuardedGenerator, seed: int) -> None:
         """Generate until the prompts end. After an error or an interruption, all that has ended is written."""
         options = {**self._request.call_options, "seed": seed}
-        if self._options.show_rejected:
-            options["on_rejected"] = RejectedTexts(self._options.show_rejected, self._where)
+        if self._options.show_rejected or self._options.keep_rejected:
+            options |= {"on_rejected": self._rejected, "whole_rejected": self._options.keep_rejected > 0}
         with ExitStack() as stack:
             write = self._opened(stack)
 
@@ -95,6 +97,13 @@ class Run:
         self.failed.add(task.number, task.item.where, outcome.report)
         if self._first_short is None or task.number < self._first_short[0]:
             self._first_short = task.number, f"{task.item.where}: {in_flags(why_short(outcome))}"
+
+    def _rejected(self, rejected: RejectedAttempt) -> None:
+        """Show and keep a rejected attempt, unless its prompt has had enough of them."""
+        self._shown(rejected)
+        texts = self._rejected_texts[self._under_way[rejected.prompt].number]
+        if rejected.whole and len(texts) < self._options.keep_rejected:
+            texts.append(rejected.draw.text)
 
     def _where(self, call: int) -> str:
         return self._under_way[call].item.where
@@ -155,10 +164,12 @@ class Run:
             show(for_people, outcome)
 
         def to_programs(task: Task, outcome: Outcome) -> None:
+            texts = self._rejected_texts.pop(task.number, [])
             if len(outcome.texts) >= task.texts:  # otherwise the line of before, which has more texts, stays
                 again = {} if task.retried is None else {AGAIN: task.retried + 1}
                 settings = {**self._request.settings_of(task.item), **again}
-                append(to_bytes(record_of(task.item.fields, outcome, settings, task.number)))
+                rejected = texts if self._options.keep_rejected else None
+                append(to_bytes(record_of(task.item.fields, outcome, settings, task.number, rejected)))
 
         return to_people if for_people else to_programs
 

@@ -291,6 +291,16 @@ class GenerateOptions(DrawOptions):
             help="Print up to N rejected attempts per prompt to stderr, with their texts and what is wrong with them.",
         ),
     ] = 0
+    keep_rejected: Annotated[
+        int,
+        _output(
+            metavar="N",
+            min=0,
+            show_default=False,
+            help='Keep up to N rejected texts per prompt in each line, as "rejected". Attempts are drawn to their end '
+            "even if they can no longer pass.",
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.retry_failed and not self.resume:

@@ -33,8 +33,9 @@ def write_with_workers(request: GenerateRequest, source: PromptSource, address: 
         raise UsageError("--timeout does not work with --ray, whose workers have clocks of their own; leave it out")
     if options.output is None:
         raise UsageError("--ray needs --output, a folder for the results")
-    if options.show_rejected:
-        raise UsageError("--show-rejected does not work with --ray; try a few of the prompts without --ray")
+    for option, value in {"--show-rejected": options.show_rejected, "--keep-rejected": options.keep_rejected}.items():
+        if value:
+            raise UsageError(f"{option} does not work with --ray; try a few of the prompts without --ray")
     if source.path in (None, "-") or not (source.jsonl or source.parquet):
         raise UsageError("--ray reads its rows more than once; give a file with --jsonl or --parquet")
     library()  # before the rows are read

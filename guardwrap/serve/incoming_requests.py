@@ -38,9 +38,11 @@ def require_key(request: Request, digests: Sequence[bytes]) -> None:
     if not digests:
         return
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        key = request.headers.get("x-api-key", "")  # where LiteLLM sends it
     digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
     matches = [hmac.compare_digest(digest, each) for each in digests]  # always all, so that the time is constant
-    if scheme.lower() != "bearer" or not any(matches):
+    if not any(matches):
         message = "give an API key of this server: Authorization: Bearer KEY"
         raise ErrorResponse(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 

@@ -12,12 +12,10 @@ from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
-from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length, Regex
 from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.views import Part, View
@@ -43,7 +41,6 @@ from guardwrap.serve.request_models import (
 )
 from guardwrap.serve.request_policy import (
     RequestPolicy,
-    TimeLimited,
     adapter_of,
     budget_of,
     constraints_of,
@@ -52,6 +49,7 @@ from guardwrap.serve.request_policy import (
     proposal_of,
     repair_of,
     sampler_of,
+    time_limited,
 )
 from guardwrap.serve.server_settings import ServerLimits
 from guardwrap.support.lexical import load_json
@@ -206,7 +204,7 @@ def _ours(fields: TextFields, policy: RequestPolicy, tools: ToolCalls | None, *,
             repair = repair_of(ours.repair, file.repair, policy, chat=isinstance(fields, ChatFields))
             turns = 0 if repair is None else repair["max_turns"]
             budget = budget_of(ours.budget, file.budget, policy.limits, turns=turns)
-            constraint = _guarded(file.constraint, fields.stop, policy)
+            constraint = stopped(time_limited(file.constraint, policy), fields.stop)
             fallback = fallback_of(ours.fallback, replace(file, constraint=constraint), policy.limits)
             constraint.digest, constraint.parts  # noqa: B018  # computed here, within the time limit for reading
     except GuardwrapError as error:
@@ -223,15 +221,6 @@ def _is_masked(structures: Sequence[_Structure], tools: ToolCalls | None, policy
     if tools is not None and tools.choice != "none":
         return tools.least > 0
     return policy.masks_json and any(isinstance(structure, JSONSchema) for structure in structures)
-
-
-def _guarded(constraint: Constraint, stops: tuple[str, ...], policy: RequestPolicy) -> Constraint:
-    """Return the constraint, applied to texts without stop strings, with a time limit for functions of the server."""
-    if runs_code(constraint):
-        seconds = policy.limits.checker_seconds
-        parts = [TimeLimited(part, seconds) if runs_code(part) else part for part in constraint.parts]
-        constraint = parts[0] if len(parts) == 1 else All(parts)
-    return stopped(constraint, stops)
 
 
 _Structure = JSONSchema | Regex | Grammar

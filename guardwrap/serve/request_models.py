@@ -227,24 +227,29 @@ class StreamOptions(RequestObject):
     include_usage: bool = False
 
 
-class GuardwrapFields(RequestObject):
-    """The field ``guardwrap`` of a request."""
+class RuleFields(RequestObject):
+    """The rules that a request names, and the values of their fields."""
 
     constraint: Any = None
     constraints: Any = None
     fields: dict[str, Any] = {}
-    sampler: Any = None
-    proposal: Any = None
-    adapter: Any = None
-    budget: dict[str, Any] = {}
-    repair: Any = None
-    fallback: str | None = None
 
     @model_validator(mode="after")
     def _either(self) -> Self:
         if self.constraint is not None and self.constraints is not None:
             raise Invalid(("constraints",), "give either constraint or constraints, not both")
         return self
+
+
+class GuardwrapFields(RuleFields):
+    """The field ``guardwrap`` of a request."""
+
+    sampler: Any = None
+    proposal: Any = None
+    adapter: Any = None
+    budget: dict[str, Any] = {}
+    repair: Any = None
+    fallback: str | None = None
 
 
 class TextFields(RequestObject):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from guardwrap.budget import Budget
-from guardwrap.constraints.base import Constraint, Wrapper, walk
+from guardwrap.constraints.base import All, Constraint, Wrapper, walk
 from guardwrap.constraints.files.constraint_data import (
     catalogue_names,
     client_kinds,
@@ -25,14 +25,14 @@ from guardwrap.constraints.files.constraint_data import (
 from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file, catalogue, fallback_fault
 from guardwrap.constraints.files.file_fields import NAMED, REASONS, AProposal, ARepair
 from guardwrap.constraints.kinds.classifier import ScoringConstraint
-from guardwrap.constraints.kinds.function import Python
+from guardwrap.constraints.kinds.function import Python, runs_code
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.errors import CheckFailed, GuardwrapError, SpecError, nearest
 from guardwrap.outcomes import Draw
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.request_models import GuardwrapFields, read_field, require_size
+from guardwrap.serve.request_models import GuardwrapFields, RuleFields, read_field, require_size
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_named
 from guardwrap.support.files import PREFIX
 from guardwrap.support.limits import MAX_DEPTH
@@ -100,11 +100,14 @@ def policy_of(settings: ServerSettings) -> RequestPolicy:
     )
 
 
-def constraints_of(fields: GuardwrapFields, policy: RequestPolicy) -> list[ConstraintFile]:
-    """Return the constraints of a request. A text must satisfy all of them."""
-    value, where = fields.constraint, "guardwrap.constraint"
+def constraints_of(fields: RuleFields, policy: RequestPolicy, prefix: str = "guardwrap.") -> list[ConstraintFile]:
+    """Return the constraints of a request. A text must satisfy all of them.
+
+    ``prefix``: what the names of these fields begin with in errors.
+    """
+    value, where = fields.constraint, f"{prefix}constraint"
     if fields.constraints is not None:
-        value, where = fields.constraints, "guardwrap.constraints"
+        value, where = fields.constraints, f"{prefix}constraints"
     if value is None:
         return []
     require_size(where, len(json.dumps(value)), policy.limits.constraint_characters)
@@ -115,15 +118,18 @@ def constraints_of(fields: GuardwrapFields, policy: RequestPolicy) -> list[Const
     return [_file_of(rule, f"{where}.{i}", policy) for i, rule in enumerate(value)]
 
 
-def field_values(fields: GuardwrapFields, file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
-    """Return the values for the placeholders of the server's constraint files."""
-    require_size("guardwrap.fields", len(json.dumps(fields.fields)), policy.limits.constraint_characters)
+def field_values(
+    fields: RuleFields, file: ConstraintFile, policy: RequestPolicy, prefix: str = "guardwrap."
+) -> Mapping[str, Any]:
+    """Return the values for the placeholders of the server's constraint files; ``prefix`` as for ``constraints_of``."""
+    where = f"{prefix}fields"
+    require_size(where, len(json.dumps(fields.fields)), policy.limits.constraint_characters)
     for name in fields.fields:
         if name not in file.fields:
             known = (
                 f"; known: {', '.join(file.fields)}" if file.fields else "; the constraints of this request have none"
             )
-            raise bad("guardwrap.fields", f"unknown field {short(name)}{nearest(name, file.fields)}{known}")
+            raise bad(where, f"unknown field {short(name)}{nearest(name, file.fields)}{known}")
     return fields.fields
 
 
@@ -342,3 +348,12 @@ class TimeLimited(Wrapper):
             _left_behind.setdefault(id(self.of), []).append(thread)
             raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
         return answer[0]
+
+
+def time_limited(constraint: Constraint, policy: RequestPolicy) -> Constraint:
+    """Return the constraint with a time limit for functions of the server."""
+    if not runs_code(constraint):
+        return constraint
+    seconds = policy.limits.checker_seconds
+    parts = [TimeLimited(part, seconds) if runs_code(part) else part for part in constraint.parts]
+    return parts[0] if len(parts) == 1 else All(parts)

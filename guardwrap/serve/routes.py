@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +23,9 @@ from guardwrap.constraints.files.constraint_data import catalogue_descriptions
 from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers.sampler_registry import sampler_names
+from guardwrap.serve.checked_texts import check_texts, guard_for_litellm
 from guardwrap.serve.error_responses import ErrorResponse, no_model, refusal_of
-from guardwrap.serve.incoming_requests import RequestContext, read_body, require_json, require_key, unread
+from guardwrap.serve.incoming_requests import RequestContext, parsed, read_body, require_json, require_key, unread
 from guardwrap.serve.parsed_request import ParsedRequest, model_of, parse_request
 from guardwrap.serve.replies import Reply, ResponsesReply, require_complete
 from guardwrap.serve.request_handling import AnyReply, Gate, Gone, Stream, as_json, closing, served, streamed
@@ -56,25 +59,27 @@ _SAFE = {
 class Service:
     """State that the routes share."""
 
-    model: ServedModel
+    policy: RequestPolicy
     settings: ServerSettings
+    model: ServedModel | None  # None: texts are only checked
 
     def __post_init__(self) -> None:
-        policy, limits = self.model.policy, self.model.policy.limits
+        policy, limits, model = self.policy, self.policy.limits, self.model
         self.gate = gate = Gate(limits.running, limits.queue)
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
         live: dict[str, Callable[[], float]] = {
             "running": lambda: gate.running,
             "queued": lambda: gate.queued,
-            "rows_busy": lambda: self.model.session.rows,
+            "rows_busy": lambda: 0 if model is None else model.session.rows,
         }
         rules = {part.title for file in policy.files for part in file.constraint.parts}
         self.figures = ServerMetrics(policy.models[0], live, limits, rules)
         self.begun = int(time.time())
+        self.checkers = ThreadPoolExecutor(limits.running, "guardwrap-checking")
 
     def about(self) -> dict[str, Any]:
         """Describe the model, and what requests to it may name, for the server's page."""
-        policy = self.model.policy
+        policy = self.policy
         described = {name: file.description for name, file in policy.named.items()}
         ready_made = {PREFIX + name: about for name, about in catalogue_descriptions().items()}
         return {
@@ -88,37 +93,48 @@ class Service:
             "proposals": [*NAMED, *policy.proposals],
             "adapters": list(policy.adapters),
             "classifiers": list(policy.classifiers),
-            "batch_size": self.model.guarded.batch_size,
+            "batch_size": None if self.model is None else self.model.guarded.batch_size,
             "limits": policy.limits.model_dump(),
             "figures": self.figures.now(),
         }
 
 
-def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: RequestPolicy | None = None) -> FastAPI:
+def create_app(
+    guarded: GuardedGenerator | None, settings: ServerSettings, policy: RequestPolicy | None = None
+) -> FastAPI:
     """Create the application. ``app.state.service`` holds the state that its routes share.
 
-    The model's own constraint is ignored: those of the request and of ``always`` apply. ``policy``: what ``policy_of``
-    has read from the files that the settings name; None to read them now.
+    The model's own constraint is ignored: those of the request and of ``always`` apply. Without a model, texts are only
+    checked. ``policy``: what ``policy_of`` has read from the files that the settings name; None to read them now.
     """
-    service = Service(ServedModel(guarded, policy or policy_of(settings)), settings)
+    policy = policy or policy_of(settings)
+    model = None if guarded is None else ServedModel(guarded, policy)
+    service = Service(policy if model is None else model.policy, settings, model)
     # FastAPI's own spans and logs would have paths and messages, which may contain texts.
     app = FastAPI(openapi_url=None, title="guardwrap", telemetry={"tracing": False, "logs": False})
     app.add_middleware(RequestContext)
     app.state.service = service
-    texts: dict[str, tuple[Parse, Callable[[ParsedRequest], AnyReply]]] = {
-        "/v1/chat/completions": (partial(parse_request, chat=True), Reply),
-        "/v1/responses": (parse_responses, partial(ResponsesReply, count_tokens=service.model.count_tokens)),
-        "/v1/completions": (partial(parse_request, chat=False), partial(Reply, chat=False)),
+    posts: dict[str, _Handler] = {
+        "/v1/check": partial(_checked, service, check_texts),
+        "/beta/litellm_basic_guardrail_api": partial(_checked, service, guard_for_litellm),
     }
-    for path, (parse, reply_to) in texts.items():
-        endpoint = _endpoint(service, partial(_completion, service, parse, reply_to))
-        app.add_api_route(path, endpoint, methods=["POST"])
     facts: dict[str, Callable[[Request], Response]] = {
-        "/v1/models": lambda _: as_json({"object": "list", "data": _models(service)}),
-        "/v1/models/{name:path}": lambda request: as_json(_model(service, request.path_params["name"])),
-        "/v1/guardwrap/about": lambda _: as_json(service.about()),
         "/metrics": lambda _: Response(service.figures.exposition(), media_type=_PROMETHEUS),
     }
+    if model is not None:
+        texts: dict[str, tuple[Parse, Callable[[ParsedRequest], AnyReply]]] = {
+            "/v1/chat/completions": (partial(parse_request, chat=True), Reply),
+            "/v1/responses": (parse_responses, partial(ResponsesReply, count_tokens=model.count_tokens)),
+            "/v1/completions": (partial(parse_request, chat=False), partial(Reply, chat=False)),
+        }
+        posts |= {path: partial(_completion, service, model, *functions) for path, functions in texts.items()}
+        facts |= {
+            "/v1/models": lambda _: as_json({"object": "list", "data": _models(service)}),
+            "/v1/models/{name:path}": lambda request: as_json(_model(service, request.path_params["name"])),
+            "/v1/guardwrap/about": lambda _: as_json(service.about()),
+        }
+    for path, handle in posts.items():
+        app.add_api_route(path, _endpoint(service, handle), methods=["POST"])
     for path, shown in facts.items():
         app.add_api_route(path, _endpoint(service, partial(_shown, shown)), methods=["GET", "HEAD"])
 
@@ -130,7 +146,7 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: Requ
 
     @app.api_route("/", methods=["GET", "HEAD"])
     async def page() -> Response:
-        content = _PAGE.read_bytes() if _PAGE.exists() else _NO_PAGE
+        content = _PAGE.read_bytes() if model is not None and _PAGE.exists() else _NO_PAGE
         return Response(content, media_type="text/html; charset=utf-8", headers=_SAFE)
 
     @app.exception_handler(HTTPException)
@@ -201,27 +217,47 @@ def _note(service: Service, request: Request, began: float, status: int, attempt
 def _models(service: Service) -> list[dict[str, Any]]:
     return [
         {"id": name, "object": "model", "created": service.begun, "owned_by": "guardwrap"}
-        for name in service.model.policy.models
+        for name in service.policy.models
     ]
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
     entry = next((each for each in _models(service) if each["id"] == name), None)
     if entry is None:
-        raise no_model(name, service.model.policy.models)
+        raise no_model(name, service.policy.models)
     return entry
 
 
+async def _received(service: Service, request: Request) -> bytes:
+    """Return the body of a request, unless it is refused."""
+    if service.gate.draining:
+        raise closing()
+    require_json(request)
+    return await read_body(request, service.settings.limits)
+
+
+async def _checked(
+    service: Service, check: Callable[[Mapping[str, Any], RequestPolicy], dict[str, Any]], request: Request
+) -> Response:
+    """Answer a request to check texts. Threads that check do not wait for the batch."""
+    raw = await _received(service, request)
+    request.state.model = service.policy.models[0]
+    with service.gate.place():
+        work = service.checkers.submit(lambda: check(parsed(raw), service.policy))
+        return as_json(await asyncio.wrap_future(work))
+
+
 async def _completion(
-    service: Service, parse: Parse, reply_to: Callable[[ParsedRequest], AnyReply], request: Request
+    service: Service,
+    model: ServedModel,
+    parse: Parse,
+    reply_to: Callable[[ParsedRequest], AnyReply],
+    request: Request,
 ) -> Response:
     """Answer a request for texts."""
     called = time.monotonic()
-    model, gate = service.model, service.gate
-    if gate.draining:
-        raise closing()
-    require_json(request)
-    raw = await read_body(request, service.settings.limits)
+    gate = service.gate
+    raw = await _received(service, request)
     fields = await model.fields(raw)
     model_of(fields, model.policy)
     request.state.model = model.policy.models[0]

@@ -86,6 +86,9 @@ class ServerSettings(_Strict):
         default=None, description="Data type in which the model computes."
     )
     constraints: str | None = Field(default=None, description="A folder; each .yaml file in it is a named constraint.")
+    check_only: str | None = Field(
+        default=None, description="Like constraints, or one file: serve no model, and only check texts by these rules."
+    )
     always: tuple[str, ...] = Field(
         default=(), strict=False, description="Named constraints that every text must satisfy."
     )
@@ -114,10 +117,17 @@ class ServerSettings(_Strict):
         default=ServerLimits(), description="Limits for one request, and for how many are served at once."
     )
 
+    @model_validator(mode="after")
+    def _without_a_model(self) -> ServerSettings:
+        others = self.model_fields_set & {"model", "constraints", "adapter"}
+        if self.check_only is not None and others:
+            raise ValueError(f"check_only serves no model; leave out {min(others)}")
+        return self
+
     @property
     def served_name(self) -> str:
-        """Name of the model in requests."""
-        return self.name or known_as(self.model)
+        """Name of the model in requests, or of the server in metrics if it has no model."""
+        return self.name or ("checks" if self.check_only is not None else known_as(self.model))
 
 
 _ONE_MODEL = "a server has one model; run one server per model, behind a proxy that chooses by the field model"
@@ -140,7 +150,7 @@ def read_server_settings(path: str | Path | None = None, *, changes: Mapping[str
                 raise source.error(("models",), _ONE_MODEL)
             settings = source.read(fields)
         data = source.data
-        named = ((name, getattr(settings, name)) for name in ("model", "constraints"))
+        named = ((name, getattr(settings, name)) for name in ("model", "constraints", "check_only"))
         resolved |= {name: beside(path, value) for name, value in named if name in data and value}
         if settings.keys is not None and settings.keys.file is not None:
             resolved["keys"] = Keys(file=beside(path, settings.keys.file))
@@ -153,9 +163,9 @@ def read_server_settings(path: str | Path | None = None, *, changes: Mapping[str
 
 def read_named(settings: ServerSettings) -> dict[str, ConstraintFile]:
     """Read the constraint files that requests may name."""
-    if settings.constraints is None:
+    if (folder := settings.check_only or settings.constraints) is None:
         return {}
-    place = Path(settings.constraints)
+    place = Path(folder)
     if not place.exists():
         raise UsageError(f"there is no folder {str(place)!r}; give one whose .yaml files are constraint files")
     paths = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.suffix in (".yaml", ".yml"))

@@ -1,6 +1,7 @@
 """What a run shows of its failures: prompts without all their texts, and with ``--show-rejected`` rejected attempts."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -82,6 +83,10 @@ def test_with_ray_it_is_an_error(model, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n')
     options = ("--jsonl", "in.jsonl", "--ray", "auto", "-o", "out", "--show-rejected", 1)
     assert_one_line(generate(model, "-c", "never.yaml", *options), "--show-rejected does not work with --ray")
+    assert_one_line(
+        generate(model, "-c", "never.yaml", *options[:-2], "--keep-rejected", 1),
+        "--keep-rejected does not work with --ray",
+    )
 
 
 @pytest.mark.parametrize(("flags", "told", "texts"), [([], 0, 0), (["-v"], 2, 0), (["-vv"], 2, 10)])
@@ -146,3 +151,22 @@ def test_a_single_prompt_needs_no_summary_and_a_long_one_is_cut():
     assert len(lines) == MOST + 1
     assert lines[0].startswith("  'has a digit'")
     assert lines[-1] == "  and 2 more rules"
+
+
+def test_rejected_texts_are_kept_on_request(model, has_a, tmp_path):
+    def lines(name, *options):
+        done = generate(model, "ab", "cd", "-c", has_a, *SEED, "-n", 3, "-o", tmp_path / name, *options)
+        assert (done.exit_code, heads(done)) == (0, [])
+        return records((tmp_path / name).read_text())
+
+    plain, kept = lines("plain"), lines("kept", "--keep-rejected", 2)
+    assert [line["texts"] for line in kept] == [line["texts"] for line in plain]
+    assert not any("rejected" in line for line in plain)
+    for line in kept:
+        assert len(line["rejected"]) == min(2, sum(line["report"]["rejections"].values()))
+        assert not any("a" in text for text in line["rejected"])
+    assert any(line["rejected"] for line in kept)
+    (tmp_path / "kept").write_text(json.dumps(kept[0]) + "\n")
+    lines("kept", "--keep-rejected", 2, "--resume")
+    again = records((tmp_path / "kept").read_text())
+    assert [(line["texts"], line["rejected"]) for line in again] == [(each["texts"], each["rejected"]) for each in kept]

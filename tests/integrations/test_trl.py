@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from guardwrap import Finished, Keyword, Length, NoCopy, Regex
+from guardwrap.cli.typer_app import app
 from guardwrap.constraints import Constraint, catalogue
 from guardwrap.errors import UsageError
 from guardwrap.integrations.trl import reward, rewards
 from guardwrap.outcomes import Draw
 from guardwrap.testing import llama_world
-from tests.test_docs import blocks
+from tests.test_docs import blocks, command_lines
 
 TEA = [Keyword("tea", name="mentions tea"), Length(max=15, name="short")]
 TEXTS = ["a cup of tea", "a cup of coffee", "a very large cup of tea", "a very large cup"]
@@ -166,3 +169,27 @@ def test_the_script_of_the_page_trains(tmp_path, monkeypatch):
         means = [line[f"rewards/{name}/mean"] for name in names]
         assert sum(means) == pytest.approx(line["reward"])
         assert all(0 <= mean <= 1 for mean in means)
+
+
+@pytest.mark.slow
+def test_the_data_of_the_page_train(tmp_path, monkeypatch):
+    """As written but for the model: each pair has a text that passes and one that does not, and trainers take them."""
+    trl = pytest.importorskip("trl", reason="TRL is not installed; see `make test-trl`")
+    monkeypatch.chdir(tmp_path)
+    world = llama_world(letters="abcdefghijklmnopqrstuvwxyzO ", max_new_tokens=6, dtype=torch.float32)
+    for saved in (world.model, world.tokenizer):
+        saved.save_pretrained("model")
+    Path("dragon-rule.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: '[aeiou]'}\n")
+    (command,) = (line for line in command_lines("training.md") if "--keep-rejected" in line)
+    assert CliRunner().invoke(app, [*shlex.split(command), "--model", "model", "--seed", "1"]).exit_code == 0
+    (script,) = (block for block in blocks("training.md", "python") if "load_dataset" in block)
+    namespace: dict[str, Any] = {}
+    exec(compile(script, "training.md", "exec"), namespace)
+    sft, dpo = namespace["sft_data"], namespace["dpo_data"]
+    assert (set(sft.column_names), len(sft)) == ({"prompt", "completion"}, 4)
+    assert (set(dpo.column_names), set(dpo["prompt"])) == ({"prompt", "chosen", "rejected"}, {"One day"})
+    vowels = set("aeiou")
+    assert all(vowels & set(row["chosen"]) and not vowels & set(row["rejected"]) for row in dpo)
+    for kind, data in (("SFT", sft), ("DPO", dpo)):
+        options = getattr(trl, f"{kind}Config")(kind, max_steps=1, use_cpu=True, report_to="none")
+        getattr(trl, f"{kind}Trainer")("model", args=options, train_dataset=data).train()

@@ -106,3 +106,10 @@ def test_ipv6():
         pytest.skip("no IPv6 here")
     with listening:
         assert url_of(listening).startswith("http://[::1]:")
+
+
+def test_connections_do_not_wait_to_send_a_body_after_its_head():
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

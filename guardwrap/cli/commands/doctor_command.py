@@ -1,4 +1,4 @@
-"""``guardwrap doctor``: show versions and the speed of a model, and suggest fixes."""
+"""``guardwrap doctor``: show versions and the speed of a model, or what a server enforces, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from guardwrap.cli.options import Verbose
 from guardwrap.cli.shared import load_generator
-from guardwrap.errors import GuardwrapError
+from guardwrap.errors import GuardwrapError, UsageError
 
 NEWEST = "5.24.0"
 """Newest tested release of transformers: the version in requirements.lock. The oldest one is that of pyproject.toml."""
@@ -43,13 +43,33 @@ class Findings:
 
 def doctor(
     model: Annotated[str, typer.Argument(help="A Hub id, a folder, or 'local' (the embedded model).")] = "local",
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="Instead, try whether this OpenAI-compatible server enforces what it accepts.",
+        ),
+    ] = None,
+    served: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="The model's name on the server; default: the first one that it lists."),
+    ] = None,
+    tries: Annotated[int, typer.Option(min=1, help="Requests for each field that is tried at a server.")] = 3,
     verbose: Verbose = 0,
 ) -> None:
     """Print versions and the speed of a model, and what to do if something is missing or slow.
 
     Generates a few texts to compare the speed with that of the model's own `generate`. Exit code 0: nothing to do; 1:
     the last lines say what to do.
+
+    With --endpoint, sends requests on which a field that the server ignores shows, such as a schema for a prompt that
+    asks for a poem. Exit code 0: the server enforces or refuses each field; 1: it ignores some; 2: it cannot be asked.
     """
+    if endpoint is not None:
+        raise typer.Exit(_enforced(endpoint, served, tries))
+    if served is not None:
+        raise UsageError("--model names a model of --endpoint; give a model to load as an argument: doctor MODEL")
     findings = Findings()
     _versions(findings)
     for extra, packages in required_by_extras().items():
@@ -66,6 +86,20 @@ def doctor(
     if findings.advice:
         raise typer.Exit(1)
     typer.echo("nothing to do")
+
+
+def _enforced(url: str, model: str | None, tries: int) -> int:
+    """Print what a server does with each field, and return the exit code."""
+    from guardwrap.cli.enforcement import Result, findings
+
+    ignored = 0
+    for finding in findings(url, model, tries):
+        color = "red" if finding.result is Result.IGNORED else None
+        count = f"{finding.tries} {'try' if finding.tries == 1 else 'tries'}"
+        typer.secho(f"{finding.name:<30}{finding.result:<14}{count:<9}{finding.detail}".rstrip(), fg=color)
+        ignored += finding.result is Result.IGNORED
+    typer.echo(f"\n{ignored} fields are accepted and not enforced" if ignored else "\nno field is ignored")
+    return 1 if ignored else 0
 
 
 def _versions(findings: Findings) -> None:

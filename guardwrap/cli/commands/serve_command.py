@@ -38,6 +38,14 @@ def serve(
             "--constraints", "-c", metavar="FOLDER", help="A folder of .yaml constraint files that requests may name."
         ),
     ] = None,
+    check_only: Annotated[
+        str | None,
+        typer.Option(
+            "--check-only",
+            metavar="RULES",
+            help="Serve no model, only checks of texts (POST /v1/check), by this constraint file or those of a folder.",
+        ),
+    ] = None,
     always: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +82,7 @@ def serve(
         {
             "model": model,
             "constraints": constraints,
+            "check_only": check_only,
             "always": always or None,
             "adapter": adapter,
             "dtype": dtype,
@@ -89,7 +98,8 @@ def serve(
         sys.path.insert(0, os.getcwd())
     policy = policy_of(settings)
     listening = listen(settings.host, settings.port)
-    app = create_app(_loaded(settings), settings, policy)  # loaded after what fails at once
+    guarded = _loaded(settings) if settings.check_only is None else None
+    app = create_app(guarded, settings, policy)  # loaded after what fails at once
     log = RequestLog()
     url = url_of(listening)
     if settings.keys is None and not _is_loopback(listening.getsockname()[0]):

@@ -132,7 +132,7 @@ class Line:
     """A connection to a server: an event loop in a separate thread, and a client in that loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        openai = _client_library()
+        openai = client_library()
         # Retries are done in ``request_faults`` instead: a retry must discard the text so far, and a stream that breaks
         # off is a fault too.
         key = endpoint.key() or _NO_KEY
@@ -197,7 +197,8 @@ def line_to(endpoint: Endpoint) -> Line:
         return endpoint._line
 
 
-def _client_library() -> Any:
+def client_library() -> Any:
+    """Return the openai library, which only endpoints need."""
     try:
         import openai
     except ImportError:

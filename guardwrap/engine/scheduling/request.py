@@ -136,6 +136,7 @@ class Hooks:
     # Gets the outcome of a request that ended without an error. Requests before it may still be running.
     on_end: OnEnd | None = None
     on_rejected: OnRejected | None = None  # gets each attempt that violates the constraint, in launch order
+    whole_rejected: bool = False  # whether attempts that can no longer pass are drawn to their end
     # Gets the pieces of each text: while it is drawn, as soon as it is certain to be accepted, or all at once when it
     # is. None if the call does not stream.
     pass_on: PassOn | None = None

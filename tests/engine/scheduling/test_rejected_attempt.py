@@ -34,6 +34,19 @@ def test_each_attempt_that_violates_the_constraint_is_passed_on_in_order() -> No
     assert {each.whole for each in seen} == {True, False}
 
 
+def test_on_request_they_are_drawn_to_their_end_and_the_texts_stay_the_same() -> None:
+    stopped, before = rejected()
+    whole, outcomes = rejected(whole_rejected=True)
+    assert [each.texts for each in outcomes] == [each.texts for each in before]
+    assert all(each.whole and not RULE.accepts(each.draw.text) for each in whole)
+    for each in (stopped, whole):  # attempts at several prompts end in another order
+        each.sort(key=lambda one: (one.prompt, one.attempt))
+    assert [(each.prompt, each.attempt) for each in whole] == [(each.prompt, each.attempt) for each in stopped]
+    pairs = list(zip(whole, stopped, strict=True))
+    assert all(long.draw.text.startswith(short.draw.text) for long, short in pairs)
+    assert any(len(long.draw.text) > len(short.draw.text) for long, short in pairs)
+
+
 def test_texts_are_the_same_with_and_without_it() -> None:
     _, outcomes = rejected()
     plain = GuardedGenerator(WORLD.pipeline(), RULE).run(["a", "b"], **SETTINGS)

@@ -1,0 +1,163 @@
+"""``guardwrap doctor --endpoint``: servers that enforce fields, ignore them or refuse them."""
+
+import json
+import re
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from guardwrap.cli.enforcement import PROBES, STOP, Answer, Result, findings
+from tests.cli.fixtures_commands import assert_one_line, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+POEM = "The sea is deep"
+PICKED = '{"kind": "zebra", "count": 5}'
+
+
+@contextmanager
+def serving(answer):
+    """Serve chats by a function that returns a status, and the texts of an answer or its message."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def send(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/event-stream" if body.startswith(b"data") else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.send(200, b'{"object": "list", "data": [{"id": "tiny", "object": "model"}]}')
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert asked["model"] == "tiny"
+            status, choices = answer(asked)
+            kind = "delta" if asked.get("stream") else "message"
+            numbered = [{"index": i, "finish_reason": "stop", **choice} for i, choice in enumerate(choices)]
+            for choice in numbered:
+                choice[kind] = {"role": "assistant", "content": None, **choice.pop("said")}
+            body = json.dumps({"id": "1", "object": "x", "created": 1, "model": "tiny", "choices": numbered}).encode()
+            self.send(status, b"data: %s\n\ndata: [DONE]\n\n" % body if asked.get("stream") else body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def obeying(asked):
+    call = {"id": "1", "type": "function", "function": {"name": "weigh", "arguments": PICKED}}
+    said: dict[str, Any] = {"content": "The sky is a sky"[: None if "stop" not in asked else 2]}
+    structured = asked.get("structured_outputs", {})
+    if asked.get("tool_choice"):
+        said = {"tool_calls": [call]}
+    elif "response_format" in asked or "json" in structured:
+        said = {"content": PICKED}
+    elif structured:
+        ways = {"regex": "2026-01-31", "choice": "quartz", "grammar": "ab-34"}
+        said = {"content": next(text for way, text in ways.items() if way in structured)}
+    choice: dict[str, Any] = {"said": said}
+    if asked.get("logprobs"):
+        top = [{"token": "a", "logprob": -0.6931471805599453, "bytes": None}] * 2
+        choice["logprobs"] = {"content": [{**top[0], "top_logprobs": top}], "refusal": None}
+    return 200, [choice] * asked.get("n", 1)
+
+
+def ignoring():
+    texts = iter(f"{POEM} {number}" for number in range(1000))
+    return lambda asked: (200, [{"said": {"content": next(texts)}}])
+
+
+def by_name(answer):
+    with serving(answer) as url:
+        return {finding.name: finding for finding in findings(url, None, 2)}
+
+
+def test_a_server_that_enforces_everything():
+    found = by_name(obeying)
+    assert {finding.result for finding in found.values()} == {Result.ENFORCED}
+    assert len(found) == len(PROBES)
+    assert found["logprobs"].detail == "of what is sampled"
+
+
+def test_a_server_that_ignores_everything():
+    found = by_name(ignoring())
+    assert {finding.result for finding in found.values()} == {Result.IGNORED}
+    assert found["n with json_schema"].detail == "2 of 2: 1 texts instead of 3"
+    assert POEM not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "names"),
+    [
+        ("n", lambda asked: {**asked, "n": 2}, {"n with json_schema"}),
+        ("stop", lambda asked: {k: v for k, v in asked.items() if k != "stop"}, {"stop"}),
+        ("stream", lambda asked: {"stream": True, "n": 1}, {"stream with json_schema"}),
+        ("logprobs", lambda asked: {**asked, "logprobs": False}, {"logprobs"}),
+    ],
+)
+def test_a_server_that_ignores_one_field(field, change, names):
+    found = by_name(lambda asked: obeying(change(asked) if asked.get(field) else asked))
+    assert {name for name, finding in found.items() if finding.result is Result.IGNORED} == names
+
+
+def test_a_strict_tool_and_a_named_one():
+    def answer(asked):
+        status, choices = obeying(asked)
+        for choice in choices:
+            for call in choice["said"].get("tool_calls", ()):
+                call["function"] = {"name": "pick", "arguments": '{"kind": "lion"}'}
+        return status, choices
+
+    found = by_name(answer)
+    ignored = {name: each.detail for name, each in found.items() if each.result is Result.IGNORED}
+    assert ignored == {
+        "tool_choice: a tool": "2 of 2: another tool was called",
+        "tools: strict": "2 of 2: arguments that break the schema",
+    }
+
+
+def test_log_probabilities_of_something_else():
+    (probe,) = (probe for probe in PROBES if probe.name == "logprobs")
+    whole, impossible = [Answer("a", top=((-1.0, -2.0),))], [Answer("a", top=((-0.1, -0.2),))]
+    assert probe.fault(whole) is None
+    assert probe.note(whole) == "of the whole vocabulary, not of top_k: they sum to 0.503"
+    assert probe.fault(impossible) == "they sum to 1.724"
+
+
+def test_what_is_cut_off_shows_something_if_no_poem_begins_like_that():
+    def cut_off(text):
+        return lambda asked: (200, [{"said": {"content": text}, "finish_reason": "length"}] * asked.get("n", 1))
+
+    begun = by_name(cut_off('{"kind": "ze'))
+    names = ("response_format: json_schema", "tool_choice: required", "structured_outputs: regex")
+    assert [begun[name].result for name in names] == [Result.ENFORCED, Result.UNKNOWN, Result.IGNORED]
+    assert begun[names[0]].detail == "2 of 2 were cut off at 64 tokens, and right so far"
+    empty, poem = by_name(cut_off(" ")), by_name(cut_off(POEM))
+    assert [empty[name].result for name in names] == [Result.UNKNOWN] * 3
+    assert [poem[name].result for name in names] == [Result.IGNORED] * 3
+
+
+def test_exit_codes():
+    with serving(obeying) as url:
+        done = run("doctor", "--endpoint", url, "--tries", 1)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no field is ignored")
+    with serving(ignoring()) as url:
+        done = run("doctor", "--endpoint", url, "--model", "tiny", "--tries", 1)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, f"{len(PROBES)} fields are accepted and not enforced")
+    assert STOP in POEM
+    with serving(lambda asked: (400, [])) as url:
+        done = run("doctor", "--endpoint", url)
+    assert done.exit_code == 0
+    assert done.stdout.count(" refused ") == len(PROBES)
+    assert re.search(r"^seed +refused +1 try +400 BadRequestError$", done.stdout, re.M)
+    assert_one_line(run("doctor", "--endpoint", url), "lists no model (APIConnectionError); name one with --model")
+    assert run("doctor", "--endpoint", url, "--model", "tiny").exit_code == 2
+    assert_one_line(run("doctor", "--model", "tiny"), "--model names a model of --endpoint")
