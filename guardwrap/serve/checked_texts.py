@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,12 @@ from guardwrap.support.yaml_nodes import reading
 MOST_TEXTS = 1024
 """The most texts of one request."""
 
+MOST_SECONDS = 10.0
+"""The most seconds for the texts of one request after one of them has failed; those that are left are not checked."""
+
 _LITELLM = "additional_provider_specific_params"
 _UNKNOWN = "a rule reads the prompt or tokens, which are not known here; leave it out"
+_LATE = f"it was not checked, because the texts before it took {MOST_SECONDS:g} s; send it in another request"
 
 _CheckedDraw = draw_without("prompt", "begun", "token_ids")
 
@@ -104,7 +109,12 @@ def _judged(constraint: Constraint, draws: Sequence[Draw]) -> list[_Verdict]:
         if len(draws) == 1:
             unknown = isinstance(error, Unknown)
             return [ErrorResponse(422, _UNKNOWN, code="check_failed") if unknown else refusal_of(error)]
-        return [verdict for draw in draws for verdict in _judged(constraint, [draw])]
+        verdicts: list[_Verdict] = []
+        began = time.monotonic()
+        for draw in draws:
+            late = time.monotonic() - began > MOST_SECONDS
+            verdicts += [ErrorResponse(422, _LATE, code="check_failed")] if late else _judged(constraint, [draw])
+        return verdicts
 
 
 def _result(verdict: _Verdict) -> dict[str, Any]:

@@ -105,6 +105,13 @@ def test_a_function_that_hangs_is_an_error_in_one_answer():
     assert time.monotonic() - began < 1.5
 
 
+def test_texts_after_a_long_time_are_not_checked(monkeypatch):
+    monkeypatch.setattr(checked_texts, "MOST_SECONDS", 0.3)
+    assert verdicts(["b", "b", "b", "a"], "hangs") == [None] * 4
+    *_, last = results(["b", "b", "b", "a"], "hangs")
+    assert "it was not checked" in last["error"]["message"]
+
+
 @pytest.mark.parametrize("rule", ["tokens", "prompt"])
 def test_what_is_not_known_is_an_error_and_no_pass(rule):
     (result,) = results("some tea", rule)
