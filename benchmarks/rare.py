@@ -157,8 +157,11 @@ def learned(guarded: GuardedGenerator, seed: int, shift: int = 0) -> Twist:
         twists.append(make(self, prompt))
         return twists[-1]
 
-    def seeded(self: TwistedConstraint, prompts: Any, attempts: Any) -> Any:
-        return learn(self, prompts, lambda some, its, count, its_seed: attempts(some, its, count, its_seed + shift))
+    def seeded(self: TwistedConstraint, prompts: Any, attempts: Any, *left: Any) -> Any:
+        def shifted(some: Any, its: Any, count: int, its_seed: int) -> Any:
+            return attempts(some, its, count, its_seed + shift)
+
+        return learn(self, prompts, shifted, *left)
 
     with mock.patch.object(Twists, "twist", kept), mock.patch.object(TwistedConstraint, "learn", seeded):
         guarded.attempts("", 1, seed=seed, **SETTINGS)
