@@ -106,6 +106,7 @@ RULES: dict[str, tuple[str, Constraint]] = {
     "language": ("prose", Language("en")),
     "language, second paragraph": ("prose", Language("en", on=Part(paragraph=2))),
     "no copy": ("prose", NoCopy(SOURCE)),
+    "no copy, one word": ("word", NoCopy(SOURCE)),
     "quotes": ("prose", Quotes(SOURCE)),
     "only from": ("prose", OnlyFrom(["https://example.com"], of="urls")),
     "values": ("prose", Values("number", max_count=100_000)),

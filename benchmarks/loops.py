@@ -6,7 +6,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
@@ -73,6 +73,17 @@ class Counter:
         finally:
             hook.remove()
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """Passes of the model, rows of those that add a token, and passes and tokens of the others."""
+        passes = len(self.rows) + self.prompt_passes
+        return {
+            "passes": passes,
+            "row_steps": sum(self.rows),
+            "prompt_passes": self.prompt_passes,
+            "prompt_tokens": self.prompt_tokens,
+        }
+
     def _count(self, model: Any, args: Any, kwargs: Any) -> None:
         ids, past = kwargs["input_ids"], next((kwargs[name] for name in CACHE_NAMES if name in kwargs), None)
         # A prompt may be a single token: then only the empty cache tells it from a token of a running text.
@@ -137,10 +148,8 @@ class Bench:
             "seed": seed,
             "cpu_s": round(cpu, 4),
             "wall_s": round(wall, 4),
-            "passes": len(self.counter.rows) + self.counter.prompt_passes,
-            "row_steps": sum(self.counter.rows),
             "attempt_steps": sum(self.counter.attempts),
-            "prompt_tokens": self.counter.prompt_tokens,
+            **self.counter.totals,
             **counts,
         }
 
@@ -202,10 +211,7 @@ class Bench:
         """``model.generate`` on the same prompts in one batch, padded on the left, with no constraint."""
         torch.manual_seed(seed)
         rows = [self._tokens(prompt)[0] for prompt in self._prompts()]
-        longest = max(map(len, rows))
-        ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
-        mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long().to(ids.device)
-        self.model.generate(ids, attention_mask=mask, **self.settings)
+        generate_padded(self.model, rows, **self.settings)
         return {"attempts": len(rows), "accepted": len(rows)}
 
     def retry(self, seed: int, cached: bool = False) -> dict[str, Any]:
@@ -248,6 +254,15 @@ class Bench:
     def _generate(self, ids: torch.Tensor, **settings: Any) -> torch.Tensor:
         made: torch.Tensor = self.model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
         return made
+
+
+def generate_padded(model: Any, prompts: Sequence[torch.Tensor], **settings: Any) -> torch.Tensor:
+    """Return the new tokens of ``model.generate`` on prompts in one batch, padded on the left."""
+    longest = max(map(len, prompts))
+    ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in prompts])
+    mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in prompts]).long().to(ids.device)
+    made: torch.Tensor = model.generate(ids, attention_mask=mask, **settings)
+    return made[:, longest:]
 
 
 def _usage(outcomes: list[Any]) -> dict[str, Any]:

@@ -23,21 +23,20 @@ Schema in turn, by one client and by many at once.
 import argparse
 import asyncio
 import json
-import mmap
 import os
 import statistics
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from loops import Counter, generate_padded
 from openai import AsyncOpenAI
 
 from guardwrap import Constraint, GuardedGenerator, Keyword, Length
@@ -55,38 +54,22 @@ RULES += [~Keyword(word) & ~Keyword(other) for word, other in zip(OTHERS[:4], SE
 PROMPT = "Once upon a time, there was a"
 TICKS = os.sysconf("SC_CLK_TCK")
 ANYTHING = Length(min=0)
+HERE = ("generate", "run")
+"""Ways to draw texts in the process of the benchmark; the others are the server's."""
 THINGS = ["dog", "red ball", "little bird", "big blue house", "cat who sings", "tree", "rainy day", "boat on a lake"]
 
 
-class Counts:
-    """What a model has computed, in a file that another process can read."""
-
-    NAMES = ("passes", "row_steps", "prompt_passes", "prompt_tokens")
+class CounterInFile(Counter):
+    """Counts what a model computes, and keeps the totals in a file that another process can read."""
 
     def __init__(self, path: Path) -> None:
-        if not path.exists():
-            path.write_bytes(bytes(8 * len(self.NAMES)))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 0)
+        super().__init__()
+        self._path = path
+        path.write_text(json.dumps(self.totals))
 
-    def now(self) -> dict[str, int]:
-        """Return the counts so far."""
-        return dict(zip(self.NAMES, struct.unpack(f"{len(self.NAMES)}q", self._memory[:]), strict=True))
-
-    def count(self, model: Any) -> None:
-        """Count what a model computes from now on."""
-
-        def add(model: Any, args: Any, kwargs: Any) -> None:
-            ids, counts = kwargs["input_ids"], self.now()
-            counts["passes"] += 1
-            if ids.shape[1] > 1:
-                counts["prompt_passes"] += 1
-                counts["prompt_tokens"] += ids.numel()
-            else:
-                counts["row_steps"] += len(ids)
-            self._memory[:] = struct.pack(f"{len(self.NAMES)}q", *counts.values())
-
-        model.register_forward_pre_hook(add, with_kwargs=True)
+    def _count(self, model: Any, args: Any, kwargs: Any) -> None:
+        super()._count(model, args, kwargs)
+        self._path.write_text(json.dumps(self.totals))
 
 
 @dataclass
@@ -265,12 +248,13 @@ def serve_counted(path: Path, arguments: Sequence[str]) -> None:
 
     def counted(settings: Any) -> GuardedGenerator:
         guarded = loaded(settings)
-        Counts(path).count(guarded.model)
+        counting.enter_context(CounterInFile(path).on(guarded.model))
         return guarded
 
     serve_command._loaded = counted
     sys.argv[1:] = arguments
-    guardwrap_main()
+    with ExitStack() as counting:
+        guardwrap_main()
 
 
 def prompts_of(count: int) -> list[str]:
@@ -281,14 +265,12 @@ def prompts_of(count: int) -> list[str]:
 def generated(guarded: GuardedGenerator, prompts: Sequence[str], size: int, settings: dict[str, Any]) -> int:
     """Draw a text of each prompt with ``model.generate``; return the number of their tokens."""
     tokenizer, tokens = guarded.tokenizer, 0
+    end = tokenizer.eos_token_id
     for first in range(0, len(prompts), size):
-        rows = [tokenizer(prompt)["input_ids"] for prompt in prompts[first : first + size]]
-        longest, end = max(map(len, rows)), tokenizer.eos_token_id
-        ids = torch.tensor([[end] * (longest - len(row)) + row for row in rows])
-        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+        rows = [tokenizer(prompt, return_tensors="pt")["input_ids"][0] for prompt in prompts[first : first + size]]
         torch.manual_seed(first)
-        out = guarded.model.generate(ids, attention_mask=mask, pad_token_id=end, **settings)[:, longest:]
-        tokens += sum(row.index(end) + 1 if end in row else len(row) for row in out.tolist())
+        new = generate_padded(guarded.model, rows, pad_token_id=end, **settings)
+        tokens += sum(row.index(end) + 1 if end in row else len(row) for row in new.tolist())
     return tokens
 
 
@@ -326,37 +308,40 @@ def overhead(server: Server, given: argparse.Namespace, folder: Path) -> dict[st
     """Measure what a token costs, by each way in turn."""
     torch.set_num_threads(given.threads)
     guarded = load_generator(given.model, ANYTHING, dtype="float32", batch_size=32)
-    here, there = Counts(folder / "here"), Counts(folder / "counts")
-    here.count(guarded.model)
+    here = Counter()
+
+    def computed(way: str) -> dict[str, int]:
+        return here.totals if way in HERE else json.loads((folder / "counts").read_text())
+
     settings = {"max_new_tokens": given.tokens, "temperature": 1.0, "top_k": given.top_k, "do_sample": True}
     runs: dict[str, list[dict[str, Any]]] = {"generate": [], "run": [], "server": [], "streamed": []}
-    for repeat in range(-1, given.repeats):  # the first time is not counted
-        prompts = prompts_of(given.requests if repeat >= 0 else 32)
-        first = repeat * given.requests if repeat >= 0 else 10**6
-        texts: dict[str, dict[int, str]] = {}
-        for way, measured_runs in runs.items():
-            counts = here if way in ("generate", "run") else there
-            before, began, chunks = counts.now(), time.monotonic(), 0
-            cpu = time.process_time() if counts is here else server.cpu
-            if way == "generate":
-                tokens = generated(guarded, prompts, given.clients, settings)
-            elif way == "run":
-                each = [PerPromptOptions(seed=first + i) for i in range(len(prompts))]
-                outcomes = guarded.run(prompts, constraint_each=each, **settings)
-                tokens = sum(outcome.report.usage.tokens for outcome in outcomes)
-                texts[way] = {i: outcome.texts[0] for i, outcome in enumerate(outcomes)}
-            else:
-                asked = requested(server, prompts, first, given.clients, settings, stream=way == "streamed")
-                texts[way], tokens, chunks = asyncio.run(asked)
-            cpu = (time.process_time() if counts is here else server.cpu) - cpu
-            computed = {name: value - before[name] for name, value in counts.now().items()}
-            row = {"cpu_seconds": cpu, "tokens": tokens, "ms_a_token": 1000 * cpu / tokens, "chunks": chunks}
-            row |= {"seconds": time.monotonic() - began, **computed}
-            if repeat >= 0:
-                measured_runs.append(row)
-                print(f"{way}: {json.dumps(row)}", file=sys.stderr, flush=True)
-        if not texts["run"] == texts["server"] == texts["streamed"]:
-            raise SystemExit("the same seeds gave other texts")
+    with here.on(guarded.model):
+        for repeat in range(-1, given.repeats):  # the first time is not counted
+            prompts = prompts_of(given.requests if repeat >= 0 else 32)
+            first = repeat * given.requests if repeat >= 0 else 10**6
+            texts: dict[str, dict[int, str]] = {}
+            for way, measured_runs in runs.items():
+                before, began, chunks = computed(way), time.monotonic(), 0
+                cpu = time.process_time() if way in HERE else server.cpu
+                if way == "generate":
+                    tokens = generated(guarded, prompts, given.clients, settings)
+                elif way == "run":
+                    each = [PerPromptOptions(seed=first + i) for i in range(len(prompts))]
+                    outcomes = guarded.run(prompts, constraint_each=each, **settings)
+                    tokens = sum(outcome.report.usage.tokens for outcome in outcomes)
+                    texts[way] = {i: outcome.texts[0] for i, outcome in enumerate(outcomes)}
+                else:
+                    asked = requested(server, prompts, first, given.clients, settings, stream=way == "streamed")
+                    texts[way], tokens, chunks = asyncio.run(asked)
+                cpu = (time.process_time() if way in HERE else server.cpu) - cpu
+                counts = {name: value - before[name] for name, value in computed(way).items()}
+                row = {"cpu_seconds": cpu, "tokens": tokens, "ms_a_token": 1000 * cpu / tokens, "chunks": chunks}
+                row |= {"seconds": time.monotonic() - began, **counts}
+                if repeat >= 0:
+                    measured_runs.append(row)
+                    print(f"{way}: {json.dumps(row)}", file=sys.stderr, flush=True)
+            if not texts["run"] == texts["server"] == texts["streamed"]:
+                raise SystemExit("the same seeds gave other texts")
     by = {way: [row["ms_a_token"] for row in rows] for way, rows in runs.items()}
     ratios = {
         f"{way} / {base}": statistics.median(a / b for a, b in zip(by[way], by[base], strict=True))

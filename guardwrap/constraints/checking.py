@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
+from guardwrap.constraints.verdicts import READ_ALWAYS, REPLACEMENT, Monitor, Verdict
 from guardwrap.errors import CheckFailed, GuardwrapError, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.support.time_limits import (
@@ -189,6 +189,36 @@ class Rereading(Monitor):
             return True
         possible = self.constraint.spelled_with(partial)
         return super().may_begin(partial) if possible is None else self.may_read_one_of(possible)
+
+
+class Resumed(NamedTuple):
+    """What is known of a text that may grow."""
+
+    verdict: Verdict
+    summary: Any  # all that counts of the text before ``rest``
+    rest: str  # the end of the text, which has to be read again with what follows
+
+
+@dataclass(frozen=True)
+class Resuming(Monitor):
+    """Monitor that keeps a summary of the text, and reads only its end again."""
+
+    resume: Callable[[Any, str], Resumed | None]  # judges a summary, None for no text yet, and the text after it
+    read_so_far: Resumed
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.read_so_far.verdict
+
+    @property
+    def rereads(self) -> bool:
+        """Whether nothing has settled for long, so that much is read again for each piece."""
+        return len(self.read_so_far.rest) > READ_ALWAYS
+
+    def read(self, text: str, /) -> Monitor:
+        verdict, summary, rest = self.read_so_far
+        resumed = self.resume(summary, rest + text) if verdict is Verdict.UNDECIDED else None
+        return self if resumed is None else Resuming(self.resume, resumed)
 
 
 @dataclass(frozen=True)

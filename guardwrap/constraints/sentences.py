@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import regex
 
 from guardwrap.support.time_limits import matches, within
@@ -158,8 +161,45 @@ def sentences(text: str) -> list[str]:
     ellipsis before a small letter, or a quotation that is followed by its speaker (“Stop!” he said). Text that is added
     at the end never moves a boundary.
     """
-    pieces, start, stop = [], 0, len(text)
-    for match in matches(_CANDIDATE, text):
+    pieces, start = [], 0
+    for end, following, _ in _boundaries(text, 0, 0):
+        pieces.append(text[start:end])
+        start = following
+    return [piece for piece in pieces if piece.strip()]
+
+
+class SentenceCount(NamedTuple):
+    """How many sentences a text has that may grow, and where to count on."""
+
+    number: int = 0
+    settled: int = 0  # how many of them have ended, whatever follows
+    start: int = 0  # where the next one begins, in the end of the text that is kept
+    place: int = 0  # where its end is looked for
+
+    def grown(self, text: str) -> tuple[SentenceCount, str]:
+        """Count on in what was kept and the text after it; return the count, and what to keep for the next one."""
+        number, start = self.settled, self.start
+        settled, begins, place = self.settled, self.start, self.place
+        for end, following, behind in _boundaries(text, self.start, self.place):
+            number += text[start:end].strip() != ""
+            start = following
+            if behind < len(text):  # else more text may still change what was matched
+                settled, begins, place = number, following, behind
+        cut = 0
+        if begins > self.start:
+            earlier = (text.rfind(mark, max(0, begins - _WITHIN_RANGE), begins) for mark in "«‹»›")  # for _is_open
+            last = max(earlier)
+            cut = begins - 1 if last < 0 else last
+        return SentenceCount(number, settled, begins - cut, place - cut), text[cut:]
+
+
+def _boundaries(text: str, start: int, place: int) -> Iterator[tuple[int, int, int]]:
+    """Yield where each sentence ends, where the next one begins, and where to look for its end; the text's end last.
+
+    ``start``: where a sentence begins; ``place``: from where its end is looked for.
+    """
+    stop = len(text)
+    for match in matches(_CANDIDATE, text, pos=place):
         end, following = _gap(match, text)
         if following == len(text):
             stop = end  # without white space at the end
@@ -169,9 +209,9 @@ def sentences(text: str) -> list[str]:
         except _Undecided:
             break
         if ends:
-            pieces.append(text[start:end])
+            yield end, following, match.end()
             start = following
-    return [piece for piece in (*pieces, text[start:stop]) if piece.strip()]
+    yield stop, len(text), len(text)
 
 
 def _gap(match: regex.Match[str], text: str) -> tuple[int, int]:

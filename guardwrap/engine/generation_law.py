@@ -230,7 +230,7 @@ def top_candidates(
 
 
 def with_processors(processors: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply processors to rows of one length; ``ids`` begin with the prompt, ``[rows, length]``.
+    """Apply processors to rows of one length, maybe in place; ``ids`` begin with the prompt, ``[rows, length]``.
 
     Minimum lengths give the same scores here in a hundredth of the time: transformers compares the whole vocabulary
     with the end-of-sequence tokens for each prompt and token, also where the text is long enough.
@@ -244,7 +244,7 @@ def with_processors(processors: LogitsProcessorList, ids: torch.Tensor, scores: 
             scores = LogitsProcessorList([processor])(ids, scores)
             continue
         if ids.shape[1] < least:
-            scores = scores.index_fill(-1, _end_tokens(processor, scores.shape[-1]), -math.inf)
+            scores.index_fill_(-1, _end_tokens(processor, scores.shape[-1]), -math.inf)
     return scores
 
 

@@ -131,6 +131,7 @@ def _processed(scores: torch.Tensor, law: GenerationLaw, new: Sequence[int]) -> 
     if law.processors:
         ids = torch.cat([law.prompt_ids.to(tokens), tokens])[None]
         before = len(law.ids)
-        steps = [with_processors(law.processors, ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
+        rows = scores.unsqueeze(1).clone()
+        steps = [with_processors(law.processors, ids[:, : before + t], rows[t]) for t in range(len(new))]
         scores = torch.cat(steps)
     return applied(law.warpers, scores)

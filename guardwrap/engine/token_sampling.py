@@ -353,14 +353,14 @@ def _process(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Te
     """Apply the logits processors to the rows of each prompt separately."""
     if not any(_law(attempt).processors for attempt in attempts):
         return logits
-    groups = list(_texts(attempts))
-    scores = logits
-    for law, rows, ids in groups:
-        if len(groups) == 1:
-            scores = with_processors(law.processors, ids.to(logits.device), logits)
-        elif law.processors:
-            scores = logits.clone() if scores is logits else scores
-            scores[rows] = with_processors(law.processors, ids.to(logits.device), logits[rows])
+    scores = logits.clone()
+    for law, rows, ids in _texts(attempts):
+        if law.processors:
+            adjoin = rows[-1] - rows[0] == len(rows) - 1
+            its = scores[rows[0] : rows[-1] + 1] if adjoin else scores[rows]
+            processed = with_processors(law.processors, ids.to(logits.device), its)
+            if processed is not its or not adjoin:
+                scores[rows] = processed
     return scores
 
 

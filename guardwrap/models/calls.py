@@ -236,7 +236,7 @@ class Call(PromptReader):
             return None
         # In some releases of transformers the pipeline has one of its own.
         configs = (model.generation_config, getattr(self.pipe, "generation_config", None))
-        states = repr([config and sorted(vars(config).items()) for config in configs])
+        states = repr([config and _spelled(vars(config)) for config in configs])
         return inputs["input_ids"].shape[1], repr(sorted(self.forward.items())), states, str(model.device)
 
     def _resolved(self, inputs: Mapping[str, Any]) -> GenerationLaw:
@@ -412,6 +412,17 @@ def _is_plain(value: Any) -> bool:
     """Whether the representation of a setting says all about it."""
     each = value if isinstance(value, list | tuple) else (value,)
     return all(one is None or type(one) in (bool, int, float, str) for one in each)
+
+
+_ORIGIN = frozenset({"_from_model_config", "_commit_hash", "_original_object_hash", "transformers_version"})
+"""What a generation config says of where it comes from; configs that differ in nothing else are equal."""
+
+
+def _spelled(settings: Any) -> str:
+    """Return one representation of settings, whatever the order of mappings in them."""
+    if not isinstance(settings, dict):
+        return repr(settings)
+    return repr(sorted((repr(name), _spelled(value)) for name, value in settings.items() if name not in _ORIGIN))
 
 
 def _forgotten(**_: Any) -> Any:

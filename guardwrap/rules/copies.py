@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import regex
 from pydantic import Field
 
+from guardwrap.constraints.checking import Resumed
 from guardwrap.constraints.field_checks import listed, require, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
@@ -216,6 +217,8 @@ def _may_change(words: list[str], expected: list[str], change: str) -> bool:
 
 _JOINT = regex.compile(r"[\p{Pd}'’_]")
 _CHARACTER = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
+# The last white space, or the last character that is a word, which neither joins the text before it nor is a mark.
+_EDGE = regex.compile(r"(?r)[[ \n\p{Han}\p{Hiragana}]--\p{M}]", regex.VERSION1)
 _ANY_UNSPACED = regex.compile(f"[{UNSPACED}]")
 
 
@@ -287,24 +290,37 @@ class NoCopy(ComparedConstraint):
             yield _runs_of_document(document, self.words)
 
     def holds(self, text: str) -> bool:
-        return self._may_be(words_of(_folded(text)))
+        words = _units(words_of(_folded(text)))
+        return self._may_be(self._copied([frozenset()] * len(self.documents), words))
 
     def fault(self, text: str) -> str:
-        runs = dict.fromkeys(_runs(words_of(_folded(text)), self.words))
+        runs = dict.fromkeys(_runs(_units(words_of(_folded(text))), self.words))
         most = max((len(runs.keys() & document) for document in self._sources), default=0)
         copied = listed((run for run in runs if any(run in document for document in self._sources)), most=1)
         return f"has {most} runs of {self.words} words of the source: {copied}"
 
-    def prefix_verdict(self, prefix: str) -> Verdict:
-        settled = _JOINT.sub(" ", _FOLDING.settled(prefix))
-        return Verdict.UNDECIDED if self._may_be(settled_words(settled)) else Verdict.VIOLATED
+    def resumed(self, summary: Any, text: str, /) -> Resumed:
+        """Return VIOLATED once too many runs occur that no continuation can change."""
+        last, copied = summary or ((), tuple(frozenset[str]() for _ in self.documents))
+        cut = _last_edge(text)
+        if cut:
+            words = (*last, *_units(words_of(_folded(text[:cut]))))
+            copied = self._copied(copied, words)
+            last = words[max(0, len(words) - self.words + 1) :]
+        settled = settled_words(_JOINT.sub(" ", _FOLDING.settled(text[cut:])))
+        possible = self._may_be(self._copied(copied, (*last, *_units(settled))))
+        return Resumed(Verdict.UNDECIDED if possible else Verdict.VIOLATED, (last, copied), text[cut:])
 
-    def _may_be(self, words: Iterable[str]) -> bool:
-        """Whether a text may have these words."""
+    def _copied(self, copied: Sequence[frozenset[str]], words: Sequence[str]) -> tuple[frozenset[str], ...]:
+        """Return the runs of each document that occur, with those of more words."""
         runs = set(_runs(words, self.words))
-        if self.share is None:
-            return all(runs.isdisjoint(document) for document in self._sources)
-        return all(len(runs & document) <= self.share * len(document) for document in self._sources)
+        return tuple(before | runs & document for before, document in zip(copied, self._sources, strict=True))
+
+    def _may_be(self, copied: Sequence[frozenset[str]]) -> bool:
+        """Whether a text may have these runs of each document."""
+        return all(
+            len(runs) <= (self.share or 0) * len(document) for runs, document in zip(copied, self._sources, strict=True)
+        )
 
 
 _MOST = 100
@@ -317,11 +333,21 @@ def _folded(text: str) -> str:
     return str(_JOINT.sub(" ", _FOLDING.fold(text)))
 
 
-def _runs(words: Iterable[str], size: int) -> Iterator[str]:
+def _last_edge(text: str) -> int:
+    """Return the last place of a text at which no word and no folded character goes on; 0 if there is none."""
+    edge = _EDGE.search(text)
+    return 0 if edge is None else int(edge.start())
+
+
+def _units(words: Sequence[str]) -> Sequence[str]:
+    """Return the words that are counted: in scripts without spaces, each character."""
+    if _ANY_UNSPACED.search("".join(words)):
+        return [unit for word in words for unit in _CHARACTER.findall(word)]
+    return words
+
+
+def _runs(units: Sequence[str], size: int) -> Iterator[str]:
     """Yield each run of as many words, as one string."""
-    units = list(words)
-    if _ANY_UNSPACED.search("".join(units)):
-        units = [unit for word in units for unit in _CHARACTER.findall(word)]
     for start in range(len(units) - size + 1):
         if start % 100 == 0:
             check_deadline()
@@ -330,7 +356,7 @@ def _runs(words: Iterable[str], size: int) -> Iterator[str]:
 
 @lru_cache(maxsize=16)  # prompts and documents are compared with many texts
 def _runs_of_document(document: str, size: int) -> frozenset[str]:
-    return frozenset(_runs(words_of(_folded(document)), size))
+    return frozenset(_runs(_units(words_of(_folded(document))), size))
 
 
 _CLOSING = {

@@ -146,6 +146,10 @@ class Unsettled(Exception):
 _FOREIGN_DECIMAL, _FOREIGN_GROUP = "٫", "٬"  # with Arabic digits, in every locale
 _MINUS = "-−－"
 
+_DIGIT = regex.compile(r"\p{Nd}")
+SEEN_BEFORE = 2
+"""How many characters before a number say whether it has a sign, or belongs to a name."""
+
 _EDGE = regex.compile(rf"[[\p{{L}}\p{{M}}]--[{UNSPACED}\p{{Hangul}}]]", regex.VERSION1)
 
 
@@ -263,8 +267,8 @@ def sign_before(text: str, start: int) -> int:
     return start - 1 if is_minus else start
 
 
-def numerals(text: str, locale: str, *, whole: bool = True) -> Iterator[Numeral]:
-    """Yield the numbers of a text, in their order.
+def numerals(text: str, locale: str, *, whole: bool = True, start: int = 0) -> Iterator[Numeral]:
+    """Yield the numbers of a text, in their order; from a place on, if another one ends there, or digits begin.
 
     Digits of any script count. Those after a Latin, Greek or Cyrillic letter belong to a name, as in "H2O". Digits with
     one separator that the locale does not use like this, such as "1.5" in German, are a number without a value. With
@@ -274,8 +278,8 @@ def numerals(text: str, locale: str, *, whole: bool = True) -> Iterator[Numeral]
     changes.
     """
     style = LOCALES[locale]
-    done = 0
-    for run in matches(_run(style), text):
+    done = start
+    for run in matches(_run(style), text, pos=start):
         check_deadline()
         start, end = run.span()
         if start < done:
@@ -294,6 +298,12 @@ def numerals(text: str, locale: str, *, whole: bool = True) -> Iterator[Numeral]
         for at, each, number, count in others:
             yield _signed(text, start + at, start + at + len(each), number, count, each)
         yield _signed(text, start + place, done, value, decimals, digits)
+
+
+def where_to_resume(text: str, start: int) -> int:
+    """Return where in a text that may grow to read on, after the last number that has been read."""
+    digit = _DIGIT.search(text, start)
+    return len(text) if digit is None else int(digit.start())
 
 
 def _signed(text: str, start: int, end: int, value: Fraction | None, decimals: int, digits: str) -> Numeral:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
 from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import regex
 
+from guardwrap.constraints.checking import Resumed
 from guardwrap.constraints.field_checks import is_between, require, require_choice, require_counts, require_order, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import is_count, is_number
 from guardwrap.rules.measures import CURRENCIES, UNITS, Reading, durations, money, quantities
-from guardwrap.rules.numbers import LOCALES, Numeral, numerals
+from guardwrap.rules.numbers import LOCALES, SEEN_BEFORE, Numeral, numerals, where_to_resume
 from guardwrap.support.time_limits import check_deadline, matches
 
 _LONGEST = 60
@@ -288,14 +289,40 @@ class Values(TextConstraint):
         return value.isoformat() if isinstance(value, date) else f"{float(value):.12g}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        right = [self._is_right(reading) for reading in self._read(prefix, False)]
-        if self.max_count is not None and len(right) > self.max_count:
+        return self._verdict(_Tally().with_more(map(self._is_right, self._read(prefix, False))))
+
+    def resumed(self, summary: Any, text: str, /) -> Resumed | None:
+        if self.of != "number":
+            return None
+        start, tally = summary or (0, _Tally())
+        found = list(numerals(text, self.locale, whole=False, start=start))
+        tally = tally.with_more(map(self._is_right, found))
+        start = where_to_resume(text, found[-1].end if found else start)
+        cut = max(0, start - SEEN_BEFORE)
+        return Resumed(self._verdict(tally), (start - cut, tally), text[cut:])
+
+    def _verdict(self, tally: _Tally) -> Verdict:
+        """Judge a prefix by the values that no continuation changes."""
+        if self.max_count is not None and tally.number > self.max_count:
             return Verdict.VIOLATED
-        if (self.which == "all" and not all(right)) or (self.which == "first" and right[:1] == [False]):
+        if (self.which == "all" and tally.right < tally.number) or (self.which == "first" and tally.first is False):
             return Verdict.VIOLATED
-        decided = any(right) if self.which == "any" else self.which == "first" and right[:1] == [True]
-        enough = self.max_count is None and len(right) >= (self.min_count or 0)
+        decided = tally.right > 0 if self.which == "any" else self.which == "first" and tally.first is True
+        enough = self.max_count is None and tally.number >= (self.min_count or 0)
         return Verdict.SATISFIED if decided and enough else Verdict.UNDECIDED
+
+
+class _Tally(NamedTuple):
+    """How many values there are, and how many of them are right."""
+
+    number: int = 0
+    right: int = 0
+    first: bool | None = None  # whether the first one is right
+
+    def with_more(self, right: Iterable[bool]) -> _Tally:
+        more = list(right)
+        first = more[0] if self.first is None and more else self.first
+        return _Tally(self.number + len(more), self.right + sum(more), first)
 
 
 def _iso_date(text: str) -> date | None:

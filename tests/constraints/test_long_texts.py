@@ -115,7 +115,8 @@ def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 @pytest.mark.parametrize(
     ("name", "monitor"),
     [
-        pytest.param("length, words", checking.Rereading, marks=pytest.mark.slow),
+        pytest.param("order", checking.Rereading, marks=pytest.mark.slow),
+        pytest.param("no copy, one word", checking.Resuming, marks=pytest.mark.slow),
         pytest.param("parses, python", parses.LineMonitor, marks=pytest.mark.slow),
         pytest.param("secrets, one word", hits.HitMonitor, marks=pytest.mark.slow),
         ("keyword, stems of one word", keyword.KeywordMonitor),

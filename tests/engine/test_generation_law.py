@@ -202,7 +202,7 @@ def test_minimum_lengths_give_the_scores_of_transformers(ends: Any) -> None:
     ):
         for length in range(1, 8):
             ids = torch.arange(length).expand(2, -1)
-            ours = with_processors(LogitsProcessorList([processor, processor]), ids, scores)
+            ours = with_processors(LogitsProcessorList([processor, processor]), ids, scores.clone())
             assert ours.equal(processor(ids, processor(ids, scores)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset
+from transformers import GenerationConfig
 
 from guardwrap import Adapter, Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
@@ -566,6 +567,22 @@ def test_a_law_is_remembered_for_all_that_it_depends_on(resolutions: list[int]) 
     before = len(resolutions)
     law(pipe, "de")
     assert len(resolutions) == before
+
+
+def test_equal_settings_have_one_law(resolutions: list[int]) -> None:
+    pipe = llama_world().pipeline()
+    config = pipe.model.generation_config
+    config.cache_config = {"a": 1, "b": {"c": 2, "d": 3}}
+    law(pipe, "abc")
+    equal = GenerationConfig.from_dict({**config.to_dict(), "cache_config": {"b": {"d": 3, "c": 2}, "a": 1}})
+    assert equal == config
+    assert vars(equal) != vars(config)  # where it comes from
+    pipe.model.generation_config = equal
+    law(pipe, "abc")
+    assert len(resolutions) == 1
+    equal.cache_config = {"b": {"d": 3, "c": 1}, "a": 1}
+    law(pipe, "abc")
+    assert len(resolutions) == 2
 
 
 def test_a_model_that_may_look_at_the_tokens_is_asked_for_each_prompt(resolutions: list[int]) -> None:

@@ -176,7 +176,11 @@ def test_attempts_end_when_a_value_is_out_of_range() -> None:
 
 def test_negative_control_a_number_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = numerals
-    monkeypatch.setattr(values, "numerals", lambda text, locale, whole: everything(text, locale, whole=True))
+
+    def early(text: str, locale: str, *, whole: bool, start: int = 0) -> Any:
+        return everything(text, locale, start=start)
+
+    monkeypatch.setattr(values, "numerals", early)
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Values(min=5), ["10"])
 

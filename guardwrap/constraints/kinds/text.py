@@ -11,6 +11,7 @@ import regex
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.checking import Resumed
 from guardwrap.constraints.escapes import decodings
 from guardwrap.constraints.field_checks import (
     about,
@@ -26,7 +27,7 @@ from guardwrap.constraints.field_checks import (
 )
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import AS_READ
-from guardwrap.constraints.sentences import count_spaced_words, sentences
+from guardwrap.constraints.sentences import SentenceCount, count_spaced_words, sentences
 from guardwrap.constraints.verdicts import TextPattern, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import CheckFailed, is_number
@@ -268,11 +269,24 @@ class Length(TextConstraint):
             raise CheckFailed(self.title, "counts tokens, but a plain text has none; use another unit")
         return [self.within(len(draw.token_ids)) for draw in draws]
 
-    def prefix_verdict(self, prefix: str) -> Verdict:
+    def resumed(self, summary: Any, text: str, /) -> Resumed:
         """Return VIOLATED for a prefix that is too long, SATISFIED for one that is long enough if there is no max."""
         if self.unit == "tokens":
-            return Verdict.UNDECIDED
-        return verdict_on_count(self.measure(prefix), self.min, self.max)
+            return Resumed(Verdict.UNDECIDED, None, "")
+        if self.unit == "sentences":
+            summary, rest = (summary or SentenceCount()).grown(text)
+            number = summary.number
+        else:
+            rest = self._last_unit(text)
+            summary = (summary or 0) + self.measure(text.removesuffix(rest))
+            number = summary + self.measure(rest)
+        return Resumed(verdict_on_count(number, self.min, self.max), summary, rest)
+
+    def _last_unit(self, text: str) -> str:
+        """Return the end of a text that has to be measured together with what follows."""
+        if self.unit == "lines":
+            return (text.splitlines(keepends=True) or [""])[-1]  # a line feed may follow a carriage return
+        return "" if self.unit == "characters" or text[-1:].isspace() else (text.rsplit(maxsplit=1) or [""])[-1]
 
     def excludes(self, other: Constraint) -> str | None:
         """Return why another constraint contradicts this one; None if that is not plain."""

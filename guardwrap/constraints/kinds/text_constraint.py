@@ -6,9 +6,10 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.checking import Resumed, Resuming
 from guardwrap.constraints.verdicts import Context, MessageMonitor, Monitor, Undecided, Verdict
 from guardwrap.constraints.views import Part, PartMonitor, View, in_json, message_part, settled_parts, view
 from guardwrap.errors import CheckFailed
@@ -60,7 +61,8 @@ class TextConstraint(Constraint):
         """Return a monitor; of a part between markers, one that reads only that part."""
         if isinstance(self.on, Part) and self.on.has_markers:
             return PartMonitor(self.on, self._on_completion.monitor(), self.holds)
-        return super().monitor()
+        begun = self.resumed(None, "") if self.on == "completion" else None
+        return super().monitor() if begun is None else Resuming(self.resumed, begun)
 
     def monitor_in(self, context: Context, /) -> Monitor:
         """Return a monitor that reads on from the prompt, or only the part of the message that is judged."""
@@ -121,7 +123,15 @@ class TextConstraint(Constraint):
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge a prefix of the string that ``holds`` receives when the text is complete."""
-        return Verdict.UNDECIDED
+        resumed = self.resumed(None, prefix)
+        return Verdict.UNDECIDED if resumed is None else resumed.verdict
+
+    def resumed(self, summary: Any, text: str, /) -> Resumed | None:
+        """Judge a prefix from a summary of its beginning, and the text after it; None if prefixes are judged whole.
+
+        ``summary``: that of an earlier ``Resumed``, whose ``rest`` the text begins with; None for a whole prefix.
+        """
+        return None
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Judge the strings of each draw's view."""
