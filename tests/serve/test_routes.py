@@ -431,3 +431,18 @@ def test_the_log_has_no_text_and_no_prompt(server, http):
     with contextlib.suppress(StopIteration):
         line = next(line for line in log.splitlines() if "completions 200" in line)
         assert re.search(r" POST /v1/\S+ 200 \d+\.\d\d s \d+ attempts of tiny [0-9a-f]{32}$", line)
+
+
+def test_a_request_may_ask_for_shares(client):
+    half = {"kind": "share", "of": {"kind": "regex", "pattern": "a"}, "share": 0.5, "exact": True}
+    body = {"guardwrap": {"constraint": half}}
+    reply = client.completions.create(model="tiny", prompt="cd", n=6, seed=3, max_tokens=6, extra_body=body)
+    assert sum("a" in choice.text for choice in reply.choices) == 3
+    never = {**half, "of": {"kind": "regex", "pattern": "z"}}
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.completions.create(
+            model="tiny", prompt="cd", n=6, seed=3, max_tokens=6, extra_body={"guardwrap": {"constraint": never}}
+        )
+    assert refused.value.status_code == 422
+    with pytest.raises(openai.BadRequestError, match="ask for more texts"):
+        client.completions.create(model="tiny", prompt="cd", n=1, seed=3, max_tokens=6, extra_body=body)
