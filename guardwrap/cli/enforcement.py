@@ -222,7 +222,8 @@ class Server:
                 # What the server says of its error, without openai's words around it.
                 said = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
                 if status is None or status == 404 or status in (401, 403):
-                    raise EndpointError(f"{self.model} cannot be asked: {said}; check --endpoint and --model") from None
+                    asked = f"{self.model} at {self._client.base_url}"
+                    raise EndpointError(f"{asked} cannot be asked: {said}; check --endpoint and --model") from None
                 result = Result.UNKNOWN if status >= 500 and status != 501 else Result.REFUSED
                 return Finding(probe.name, result, seed, f"{status} {said}".rstrip())
             decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in given)
