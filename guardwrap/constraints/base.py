@@ -202,6 +202,10 @@ class Constraint(ABC):
         """The conjuncts that a report counts separately: the constraint itself, unless it is an ``All``."""
         return (self,)
 
+    def wrapped(self, wrap: Callable[[Constraint], Constraint]) -> Constraint:
+        """Return this part, judged in another way by a ``Wrapper``."""
+        return wrap(self)
+
     def __and__(self, other: Constraint) -> All:
         return All((self, _operand(other, "&")))
 

@@ -117,5 +117,5 @@ def stopped(constraint: Constraint, stops: tuple[str, ...]) -> Constraint:
     """Return a constraint that judges texts before their first stop string, part by part."""
     if not stops:
         return constraint
-    parts = [StopAt(part, stops) for part in constraint.parts]
+    parts = [part.wrapped(lambda inner: StopAt(inner, stops)) for part in constraint.parts]
     return parts[0] if len(parts) == 1 else All(tuple(parts))

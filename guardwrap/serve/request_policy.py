@@ -355,5 +355,8 @@ def time_limited(constraint: Constraint, policy: RequestPolicy) -> Constraint:
     if not runs_code(constraint):
         return constraint
     seconds = policy.limits.checker_seconds
-    parts = [TimeLimited(part, seconds) if runs_code(part) else part for part in constraint.parts]
+    parts = [
+        part.wrapped(lambda inner: TimeLimited(inner, seconds)) if runs_code(part) else part
+        for part in constraint.parts
+    ]
     return parts[0] if len(parts) == 1 else All(parts)

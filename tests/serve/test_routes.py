@@ -446,3 +446,11 @@ def test_a_request_may_ask_for_shares(client):
     assert refused.value.status_code == 422
     with pytest.raises(openai.BadRequestError, match="ask for more texts"):
         client.completions.create(model="tiny", prompt="cd", n=1, seed=3, max_tokens=6, extra_body=body)
+
+
+def test_shares_hold_before_stop_strings(client):
+    half = {"kind": "share", "of": {"kind": "regex", "pattern": "a"}, "share": 0.5, "exact": True}
+    body = {"guardwrap": {"constraint": half}}
+    reply = client.completions.create(model="tiny", prompt="cd", n=6, seed=3, max_tokens=6, stop=["b"], extra_body=body)
+    assert sum("a" in choice.text for choice in reply.choices) == 3
+    assert not any("b" in choice.text for choice in reply.choices)

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
-from guardwrap import CheckFailed, Regex, Verdict, constraint
+from guardwrap import CheckFailed, Regex, Share, Verdict, constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.serve.request_policy import LEFT_BEHIND, TimeLimited
+from guardwrap.constraints.kinds.share import shares_of
+from guardwrap.serve.request_policy import LEFT_BEHIND, RequestPolicy, TimeLimited, time_limited
+from guardwrap.serve.server_settings import ServerLimits
 
 
 @constraint
@@ -31,6 +33,15 @@ def test_it_judges_as_the_constraint_does():
     assert [timed.accepts(text) for text in ("a", "b")] == [True, False]
     assert (timed.title, timed.digest, timed.cost) == (has_a.title, has_a.digest, has_a.cost)
     assert timed.verdict("a") is Verdict.UNDECIDED
+
+
+def test_the_rule_of_a_share_is_limited_and_stays_one():
+    policy = RequestPolicy(models=("tiny",), limits=ServerLimits(checker_seconds=0.05))
+    limited = time_limited(Regex("a") & Share(hangs, 0.5), policy)
+    (share,) = shares_of(limited)
+    assert limited.accepts("a")
+    with pytest.raises(CheckFailed, match=r"took more than 0\.05 s"):
+        share.of.accepts("a")
 
 
 def test_a_function_that_hangs_is_left_behind():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from guardwrap.constraints.base import Constraint, walk
@@ -91,6 +91,9 @@ class Share(Constraint):
     @cached_property
     def title(self) -> str:
         return self.name or self.of.title
+
+    def wrapped(self, wrap: Callable[[Constraint], Constraint]) -> Constraint:
+        return replace(self, of=wrap(self.of))
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         return [True] * len(draws)
