@@ -18,7 +18,6 @@ from guardwrap.calls.missing_texts import OnExhausted, Repair, completed, raise_
 from guardwrap.calls.source import LocalSource, Source
 from guardwrap.calls.telemetry import CallSpan, traced_by, work_span
 from guardwrap.calls.twisting import PROMPTS, Learned, Spent
-from guardwrap.constraints.kinds.share import Share, shares_of
 from guardwrap.engine.scheduling.backend import Backend, TokenTwist
 from guardwrap.engine.scheduling.randomness import seed_for
 from guardwrap.engine.scheduling.request import Hooks, OnBusy, OnOutcome, RejectedAttempt, Request, Spec
@@ -148,8 +147,8 @@ class Job:
     def request(self, prompt: PreparedPrompt, spec: Spec | None = None) -> Request:
         """Make a request from a prepared prompt."""
         spec = spec or self.spec
-        if shares := shares_of(spec.constraint):
-            spec = replace(spec, sampler=self._sampler_of(spec.sampler, shares, prompt))
+        if spec.shares:
+            spec = replace(spec, sampler=self._sampler_of(spec, prompt))
         if self.source.twists is not None and spec.constraint.digest != self.spec.constraint.digest:
             raise UsageError(_ONE_TWIST)
         hooks = replace(self.hooks, tells=None) if spec.sampler.records else self.hooks
@@ -162,15 +161,15 @@ class Job:
             drawing = replace(drawing, watch=None, lookahead=None, settled=None)
         return Request(prompt, spec, drawing, hooks, self.called, follow_up)
 
-    def _sampler_of(self, sampler: Sampler, shares: Sequence[Share], prompt: PreparedPrompt) -> Sampler:
+    def _sampler_of(self, spec: Spec, prompt: PreparedPrompt) -> Sampler:
         """Return the sampler of a prompt's texts with shares; one that only records attempts gets their features."""
-        if sampler.records:
-            return sampler._replace(features=tuple(share.of for share in shares))
+        if spec.sampler.records:
+            return spec.sampler._replace(features=tuple(share.of for share in spec.shares))
         if prompt.law.mode != "sample":
             raise UsageError("greedy and beam search draw no texts, so they have no shares; pass do_sample=True")
         if self.repair is not None:
             raise UsageError("a repair turn draws texts one by one, so it cannot keep shares; leave out one of them")
-        return with_shares(sampler, shares, prompt.law.count)
+        return with_shares(spec.sampler, spec.shares, prompt.law.count)
 
     def _repair_turn(
         self, spec: Spec, turn: int, request: Request, outcome: Outcome, rejected: RejectedAttempt

@@ -26,7 +26,6 @@ from guardwrap.calls.job import Job
 from guardwrap.calls.plan import Means, Plan, Unplanned
 from guardwrap.calls.telemetry import model_attributes, pilot_attributes, traced_by, work_span
 from guardwrap.calls.twisting import Spent, TwistedConstraint
-from guardwrap.constraints.kinds.share import shares_of
 from guardwrap.engine.scheduling.randomness import seed_for
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.outcomes import Estimate, Outcome, Usage
@@ -341,7 +340,7 @@ class _Comparison:
         if named is not None and named.name not in _PLANNED:
             raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
         job = session.job({**options, "seed": 0})
-        if shares_of(job.spec.constraint):
+        if job.spec.shares:
             raise UsageError("a plan cannot estimate the cost of shares; plan without them, and name a sampler")
         weighs = False
         if job.source.proposal is not None:

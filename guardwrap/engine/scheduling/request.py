@@ -12,6 +12,7 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, Rejection, explain_draw
 from guardwrap.constraints.kinds.function import runs_code
+from guardwrap.constraints.kinds.share import Share, shares_of
 from guardwrap.engine.scheduling.backend import Law, Lookahead, TokenTwist
 from guardwrap.errors import GuardwrapError, own_error
 from guardwrap.outcomes import ITSELF, Draw, Origin, Outcome, Remedy, Usage
@@ -126,6 +127,11 @@ class Spec:
     budget: Budget  # the most that may be spent on the prompt
     seed: int  # with ``place`` it determines the prompt's random numbers
     place: int | None = None  # the number that they depend on; None for the prompt's number in its call
+
+    @cached_property
+    def shares(self) -> tuple[Share, ...]:
+        """The shares among the rules, looked for once for all prompts of a call."""
+        return shares_of(self.constraint)
 
 
 @dataclass(frozen=True)
