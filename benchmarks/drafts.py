@@ -80,9 +80,9 @@ def main() -> None:
             ]
             plain, drafted = (sum(column) for column in zip(*counts, strict=True))
             gains = {rows: tokens / (plain + drafted * cost[length]) for rows, cost in costs.items()}
-            told = ", ".join(f"{rows} rows {gain:.2f} (pass {costs[rows][length]:.2f})" for rows, gain in gains.items())
+            line = ", ".join(f"{rows} rows {gain:.2f} (pass {costs[rows][length]:.2f})" for rows, gain in gains.items())
             passes = f"{tokens / (plain + drafted):.2f} tokens per pass"
-            print(f"{fields} fields, {known}, drafts of {length}: {passes}; gain {told}", flush=True)
+            print(f"{fields} fields, {known}, drafts of {length}: {passes}; gain {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -261,8 +261,8 @@ def generate_padded(model: Any, prompts: Sequence[torch.Tensor], **settings: Any
     longest = max(map(len, prompts))
     ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in prompts])
     mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in prompts]).long().to(ids.device)
-    made: torch.Tensor = model.generate(ids, attention_mask=mask, **settings)
-    return made[:, longest:]
+    tokens: torch.Tensor = model.generate(ids, attention_mask=mask, **settings)
+    return tokens[:, longest:]
 
 
 def _usage(outcomes: list[Any]) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def main() -> None:
     guarded = GuardedGenerator("local", ALL, seed=1, budget=Budget(100_000))
     every = [ALL, *(Share(rule, 0.5) for rule in RULES.values())]
     (recorded,) = guarded.attempts(PROMPT, chosen.attempts, weigh=False, constraints=every, **settings)
-    own = float(np.mean([attempt.features[0] for attempt in recorded]))
-    print(f"the model's own share: {own:.3f} of {len(recorded)}", flush=True)
+    model_share = float(np.mean([attempt.features[0] for attempt in recorded]))
+    print(f"the model's own share: {model_share:.3f} of {len(recorded)}", flush=True)
     print(
         "| way | share | attempts a text | by theory | KL(p‖g), nats | Self-BLEU-4 of 100 |\n|---|---|---|---|---|---|"
     )
@@ -51,22 +51,22 @@ def main() -> None:
         (outcome,) = guarded.run(PROMPT, num_return_sequences=chosen.texts, **way, **settings)
         share = np.mean([woman.accepts(text) for text in outcome.texts])
         evidence = outcome.report.evidence
-        theory = "" if name != "in law" else f"{_theory(evidence[f'lambda({woman.title})'], own):.2f}"
+        theory = "" if name != "in law" else f"{_theory(evidence[f'lambda({woman.title})'], model_share):.2f}"
         kl = evidence.get("kl_to_g", "")
         cost = (outcome.report.usage.attempts - evidence.get("pilot", 0)) / chosen.texts  # type: ignore[operator]
         print(f"| {name} | {share:.3f} | {cost:.2f} | {theory} | {kl} | {self_bleu(outcome.texts)} |", flush=True)
     _calibrate(recorded)
 
 
-def _theory(log_factor: Any, own: float) -> float:
-    return max(math.exp(log_factor), 1.0) / (own * math.exp(log_factor) + 1 - own)
+def _theory(log_factor: Any, model_share: float) -> float:
+    return max(math.exp(log_factor), 1.0) / (model_share * math.exp(log_factor) + 1 - model_share)
 
 
 def _calibrate(recorded: Any) -> None:
     """Draw from the recorded attempts, with replacement, as if they were the model."""
     chance, covered = np.random.default_rng(0), dict.fromkeys(RULES, 0)
     for number, name in enumerate(RULES):
-        own = float(np.mean([attempt.features[number] for attempt in recorded]))
+        model_share = float(np.mean([attempt.features[number] for attempt in recorded]))
         for target in np.linspace(0.1, 0.9, 40):
             sampler = with_shares(rejection, [Share(RULES[name], float(target))], 100)
             state, texts = sampler.init(), 0
@@ -76,7 +76,7 @@ def _calibrate(recorded: Any) -> None:
                 state, draws = sampler.returned(state, replace(attempt, features=features, uniform=chance.random()))
                 texts += len(draws)
             figure: Any = sampler.report(state)[1][f"share({RULES[name].title})"]
-            odds = own / (1 - own) * math.exp(state.tilt.lambdas[0])
+            odds = model_share / (1 - model_share) * math.exp(state.tilt.lambdas[0])
             covered[name] += figure.low <= odds / (1 + odds) <= figure.high
     print(f"intervals of 40 targets that cover the truth: {covered}")
 

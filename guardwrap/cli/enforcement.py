@@ -104,12 +104,12 @@ def _may_fit(constraint: Constraint, prefix: str) -> bool:
     return constraint.verdict(prefix) is not Verdict.VIOLATED
 
 
-def _called(*names: str, arguments: bool = False, least: int = 1) -> Fault:
+def _called(*names: str, arguments: bool = False) -> Fault:
     """Return a check that only these tools are called, and, on request, that their arguments fit the schema."""
 
     def fault(answers: Sequence[Answer]) -> str | None:
         (answer,) = answers
-        if len(answer.calls) < least:
+        if not answer.calls:
             if answer.cut_off and answer.text.lstrip()[:1] in ("", "{", "[", "<"):  # it may begin a call, or reasoning
                 raise Undecided
             return "no tool was called"
@@ -181,7 +181,7 @@ class Server:
         openai = client_library()
         endpoint = Endpoint(url, model=model or "unknown")
         key = endpoint.key() or "none"
-        self._failures = (openai.APIStatusError, openai.APIError)
+        self._failure = openai.APIError
         self._client = openai.OpenAI(base_url=endpoint.base_url, api_key=key, max_retries=1, timeout=endpoint.timeout)
         try:
             self.model = model or self._client.models.list().data[0].id
@@ -212,21 +212,21 @@ class Server:
         for seed in range(1, tries + 1):
             try:
                 seeds = [seed] if probe.again is None else [seed, seed + probe.again]
-                given = [answer for one in seeds for answer in self.answers(probe.fields, one)]
-                fault = probe.fault(given)
-                note = probe.note(given) if fault is None else note
+                answers = [answer for each in seeds for answer in self.answers(probe.fields, each)]
+                fault = probe.fault(answers)
+                note = probe.note(answers) if fault is None else note
             except Undecided:
                 continue
-            except self._failures as error:
+            except self._failure as error:
                 status = getattr(error, "status_code", None)
                 # What the server says of its error, without openai's words around it.
-                said = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
+                message = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
                 if status is None or status == 404 or status in (401, 403):
                     asked = f"{self.model} at {self._client.base_url}"
-                    raise EndpointError(f"{asked} cannot be asked: {said}; check --endpoint and --model") from None
+                    raise EndpointError(f"{asked} cannot be asked: {message}; check --endpoint and --model") from None
                 result = Result.UNKNOWN if status >= 500 and status != 501 else Result.REFUSED
-                return Finding(probe.name, result, seed, f"{status} {said}".rstrip())
-            decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in given)
+                return Finding(probe.name, result, seed, f"{status} {message}".rstrip())
+            decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in answers)
             faults += [] if fault is None else [fault]
         if faults:
             return Finding(probe.name, Result.IGNORED, tries, f"{len(faults)} of {decided}: {faults[0]}")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from guardwrap.constraints.field_checks import limits_in_words
 from guardwrap.constraints.kinds.share import Share
 from guardwrap.errors import GenerationFailed, UsageError, quoted
 from guardwrap.metrics.intervals import Floats
@@ -102,11 +103,11 @@ class _State(NamedTuple):
     tilt: Tilt | None = None  # None during the pilot
     seen: _Seen = _Seen()  # the attempts after the pilot
     # of exact shares: how many texts of each cell to return, None during the pilot, whose texts wait for it; how many
-    # were returned, and how many the other sampler gave
+    # were returned, and how many the other sampler has accepted
     quotas: Mapping[Cell, int] | None = None
     waiting: tuple[_Labeled, ...] = ()
     returned: Mapping[Cell, int] = MappingProxyType({})
-    given: Mapping[Cell, int] = MappingProxyType({})
+    accepted: Mapping[Cell, int] = MappingProxyType({})
 
 
 def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
@@ -160,32 +161,32 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
             log_factor = tilt(attempt.features) - tilt.most
         if not base.weighs and attempt.uniform >= math.exp(log_factor):
             return state, ()
-        given = attempt.log_weight if attempt.log_weight is None else attempt.log_weight + log_factor
+        log_weight = attempt.log_weight if attempt.log_weight is None else attempt.log_weight + log_factor
         labeled: Any = _Labeled(attempt.draw, attempt.features)
-        after, of_base = base.step(state.base, replace(attempt, draw=labeled, log_weight=given))
+        after, of_base = base.step(state.base, replace(attempt, draw=labeled, log_weight=log_weight))
         labels: Any = (of_base,) if isinstance(of_base, _Labeled) else of_base or ()
         state = state._replace(base=after)
         return in_quotas(state, labels) if exact else (state, tuple(text.draw for text in labels))
 
-    def in_quotas(state: _State, given: Sequence[_Labeled]) -> tuple[_State, tuple[Draw, ...]]:
+    def in_quotas(state: _State, accepted: Sequence[_Labeled]) -> tuple[_State, tuple[Draw, ...]]:
         """Return the texts whose cells lack some; during the pilot, keep them."""
-        waiting = (*state.waiting, *given)
+        waiting = (*state.waiting, *accepted)
         if state.quotas is None:
             return state._replace(waiting=waiting), ()
-        returned, counts, draws = dict(state.returned), dict(state.given), []
+        returned, counts, draws = dict(state.returned), dict(state.accepted), []
         for text in waiting:
             counts[text.cell] = counts.get(text.cell, 0) + 1
             if returned.get(text.cell, 0) < state.quotas.get(text.cell, 0):
                 returned[text.cell] = returned.get(text.cell, 0) + 1
                 draws.append(text.draw)
-        return state._replace(waiting=(), returned=returned, given=counts), tuple(draws)
+        return state._replace(waiting=(), returned=returned, accepted=counts), tuple(draws)
 
     def needs(state: _State, missing: int) -> float:
         """Return how many further attempts must satisfy the constraint, as expected, for the texts that are missing."""
         if state.quotas is not None:
-            total = sum(state.given.values()) + len(state.quotas)
+            total = sum(state.accepted.values()) + len(state.quotas)
             lacks = {cell: quota - state.returned.get(cell, 0) for cell, quota in state.quotas.items()}
-            return max(lack * total / (state.given.get(cell, 0) + 1) for cell, lack in lacks.items())
+            return max(lack * total / (state.accepted.get(cell, 0) + 1) for cell, lack in lacks.items())
         if state.tilt is None:
             return max(least - state.pilot.attempts, 1) + (0 if exact else missing)
         more = missing if base.needs is None else base.needs(state.base, missing)
@@ -222,10 +223,8 @@ def _described(described: Distribution | str, words: str) -> Distribution | str:
 
 
 def _words(share: Share) -> str:
-    limit = f"{share.share:g}" if share.share is not None else ""
-    least = f"at least {share.at_least:g}" if share.at_least is not None else ""
-    most = f"at most {share.at_most:g}" if share.at_most is not None else ""
-    return f"{limit or ' and '.join(filter(None, (least, most)))} for {quoted(share.title)}"
+    limits = limits_in_words(share.at_least, share.at_most) if share.share is None else f"{share.share:g}"
+    return f"{limits} for {quoted(share.title)}"
 
 
 def _suffices(pilot: _Seen, shares: Sequence[Share]) -> bool:

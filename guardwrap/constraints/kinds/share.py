@@ -65,11 +65,11 @@ class Share(Constraint):
         require(isinstance(self.of, Constraint), f"Share takes one constraint, not {shown(self.of)}")
         require(not any(isinstance(part, Share) for part in walk(self.of)), "a share cannot be part of another one")
         limits = {"share": self.share, "at_least": self.at_least, "at_most": self.at_most}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        for name, limit in given.items():
+        set_limits = {name: limit for name, limit in limits.items() if limit is not None}
+        for name, limit in set_limits.items():
             require(is_number(limit) and 0 < limit < 1, f"{name}={shown(limit)}: give a number between 0 and 1")
-        require(bool(given), "give share, at_least or at_most, such as share=0.5")
-        require(self.share is None or len(given) == 1, "give either share, or at_least and at_most")
+        require(bool(set_limits), "give share, at_least or at_most, such as share=0.5")
+        require(self.share is None or len(set_limits) == 1, "give either share, or at_least and at_most")
         require(self.low <= self.high, f"at_least={self.at_least} is above at_most={self.at_most}")
         require(isinstance(self.exact, bool), "exact must be true or false")
         require(not self.exact or self.share is not None, "exact=True needs share; a limit leaves the number open")
