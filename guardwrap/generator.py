@@ -23,7 +23,7 @@ from guardwrap.calls.sessions import EndpointSession, LocalSession
 from guardwrap.calls.telemetry import CallSpan, call_span
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.explanation import Explanation, explain_draw
-from guardwrap.engine.endpoint.server import Endpoint
+from guardwrap.engine.endpoint.vllm_engine import endpoint_of
 from guardwrap.engine.scheduling.live_text import OnPiece, passing
 from guardwrap.engine.scheduling.request import Hooks, OnBusy, OnOutcome, OnRejected, OnText
 from guardwrap.errors import UsageError, nearest, require_whole, strict_arguments
@@ -49,10 +49,10 @@ class GuardedGenerator:
     generator
         A ``text-generation``, ``image-text-to-text`` or ``automatic-speech-recognition`` pipeline (the latter of a
         model with a decoder, such as Whisper), a causal or encoder-decoder language model, a Hub id, a path,
-        ``"local"`` for the embedded default model, or an ``Endpoint`` for a model on a server. A causal model uses the
-        pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens) and its own in ``generate``. All
-        other models keep their own defaults, often greedy or beam search: turn sampling on with ``do_sample=True,
-        num_beams=1``, or for Whisper ``temperature=1.0``.
+        ``"local"`` for the embedded default model, an ``Endpoint`` for a model on a server, or an ``LLM`` of vLLM. A
+        causal model uses the pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens) and its own in
+        ``generate``. All other models keep their own defaults, often greedy or beam search: turn sampling on with
+        ``do_sample=True, num_beams=1``, or for Whisper ``temperature=1.0``.
     constraints
         A Constraint, a mapping as in a constraint file (``{"kind": ...}``), a sequence of them (all must hold),
         ``"catalogue:<name>"``, or the path of a constraint file.
@@ -68,8 +68,8 @@ class GuardedGenerator:
     adapter
         A trained adapter to draw attempts from: its folder or Hub id, an ``Adapter``, a full checkpoint with the same
         tokenizer, or an adapter in training (the result of ``adapters.attach``, or a model, in its current state). The
-        wrapped model stays unchanged. With an ``Endpoint``, the adapter's name on the server. Texts follow g', as with
-        ``proposal``. An adapter and a proposal cannot be combined.
+        wrapped model stays unchanged. With an ``Endpoint``, the adapter's name on the server; with vLLM's ``LLM``, its
+        folder. Texts follow g', as with ``proposal``. An adapter and a proposal cannot be combined.
     budget
         The most that may be spent on one prompt. None uses the constraint file's budget, or ``Budget()``.
     on_exhausted
@@ -135,8 +135,8 @@ class GuardedGenerator:
             "deterministic": deterministic,
         }
         self._session: LocalSession | EndpointSession
-        if isinstance(generator, Endpoint):
-            self._session = EndpointSession(generator, constraints, options)
+        if (endpoint := endpoint_of(generator)) is not None:
+            self._session = EndpointSession(endpoint, constraints, options)
         else:
             self._session = LocalSession(generator, constraints, options)
 

@@ -199,8 +199,8 @@ CPU_SECONDS = 60.0
 
 
 def needs_more(source: str) -> bool:
-    """Say whether a command or a block needs Ray or TRL: tests/integrations runs it."""
-    return any(word in source for word in ("--ray", "import ray", "from trl", "load_dataset"))
+    """Say whether a command or a block needs Ray, TRL or vLLM, whose own tests run it."""
+    return any(word in source for word in ("--ray", "import ray", "from trl", "load_dataset", "from vllm"))
 
 
 def command_lines(page: str) -> list[list[str]]:

@@ -34,7 +34,7 @@ def test_negative_control_a_page_with_another_claim_is_seen(claim: str) -> None:
     ("old", "new", "shown"),
     [
         ("torch==2.13.0", "torch==2.99.0", "| 2.99.0 |"),
-        ("transformers>=5.20.2", "transformers>=5.21.0", "| 5.21.0, "),
+        ("transformers>=5.18", "transformers>=5.21.0", "| 5.21.0, "),
         ("VLLM_VERSION := 0.32.0", "VLLM_VERSION := 0.99.0", "| 0.99.0 |"),
         ("smolagents==1.26.0", "smolagents==1.99.0", "| 1.99.0 |"),
         ('"3.13", "3.14"', '"3.13", "3.14", "3.15"', ", 3.15 |"),

@@ -44,7 +44,6 @@ from guardwrap.models.proposal_draws import (
 )
 from guardwrap.models.task_calls import call_kind, call_of
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
-from guardwrap.support.files import PREFIX
 from guardwrap.support.transformers_internals import batch_size_of
 from guardwrap.support.yaml_nodes import short
 from guardwrap.twists.automata import MOST_STATES
@@ -53,12 +52,6 @@ if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 logger = logging.getLogger("guardwrap")
-
-_SEEDS = (
-    "the same seed may give other texts: the server does not promise to repeat them (if it does, pass "
-    "Endpoint(repeats_seeds=True))"
-)
-_DEFAULTS = "top_k, min_p and repetition_penalty are the server's defaults, because of Endpoint(extra=False)"
 
 TWISTS = 8
 """The most constraints whose twists are kept, with up to 100 MB each; those used last remain."""
@@ -335,7 +328,7 @@ class EndpointSession(BaseSession):
             raise UsageError("how an endpoint's server rounds is the server's choice; leave deterministic= out")
         self.model = generator
         self.model_name: str = generator.model
-        self._complete(options, BATCH_SIZE)
+        self._complete(options, generator.parallel or BATCH_SIZE)
         if self.proposal is not None and self.proposal.masked is not None:
             masking(self.spec.constraint)
         line_to(generator)  # fail now if the client library is missing, before prompts are consumed
@@ -360,13 +353,8 @@ class EndpointSession(BaseSession):
         )
 
     def adapter_of(self, given: Any, allow_mismatch: bool = False) -> str:
-        """Return ``adapter=`` if it names an adapter of the server; raise UsageError for a folder or another object."""
-        if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
-            raise UsageError(
-                "with an endpoint, adapter= is the name of an adapter on the server; load the folder there (vLLM: "
-                "--enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
-            )
-        return given
+        """Return what requests name ``adapter=`` by; raise UsageError for what the endpoint cannot draw from."""
+        return self.model.adapter_name(given)
 
     def _call(self, rest: dict[str, Any], proposal: Proposal | None) -> EndpointCall:
         full_text = rest.pop("return_full_text", None)
@@ -388,10 +376,14 @@ class EndpointSession(BaseSession):
         settings = call.settings
         parses = bool(own.get("parse_messages") or settings.chat) or part_judged(spec, each) is not None
         call = replace(call, parses=parses)
+        if parses and not self.model.parses:
+            raise UsageError(
+                "vLLM in this process returns an answer as one text, and its parts and tool calls are to be read; "
+                "start `vllm serve`, and wrap its Endpoint"
+            )
         require_possible(spec, proposal, self.model, settings)
         notes = [f"a is {self.model.described} under {settings.words}"]
-        notes += [] if self.model.extra else [_DEFAULTS]
-        notes += [] if self.model.repeats_seeds else [_SEEDS]
+        notes += self.model.notes
         notes += unseen_tools(spec.constraint, settings.chat)
         notes += [parsed_note(spec.constraint, "the server")] if parses else []
         return EndpointSource(

@@ -118,8 +118,14 @@ def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
         {**pipe._preprocess_params, **preprocess},
         {**pipe._forward_params, **forward},
         {**pipe._postprocess_params, **postprocess},
-        dict(pipe._generate_kwargs),
+        _settings(pipe),
     )
+
+
+def _settings(pipe: Pipeline) -> dict[str, Any]:
+    """Return the arguments for ``generate`` that a pipeline was created with; before 5.20 as a whole configuration."""
+    arguments = getattr(pipe, "_generate_kwargs", None)
+    return {"generation_config": pipe.generation_config} if arguments is None else dict(arguments)
 
 
 def default_settings(pipe: Pipeline) -> dict[str, Any]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from guardwrap.engine.endpoint.endpoint_law import EndpointLaw
 from guardwrap.engine.endpoint.request_faults import Broken, patience, retried
 from guardwrap.engine.endpoint.server import Endpoint, Line
 from guardwrap.errors import EndpointError
 from guardwrap.support.limits import is_text
-
-if TYPE_CHECKING:
-    from openai import AsyncStream
-
 
 NO_IDS = (
     "{} does not return token ids (return_token_ids), so its texts cannot be weighed; pass sampler='rejection', or use "
@@ -166,6 +163,7 @@ class Piece:
     token_ids: Sequence[int] = ()  # its tokens, if they were requested
     log_probability: float = 0.0  # sum of the log-probabilities of ``token_ids``, in nats
     remarks: tuple[str, ...] = ()  # notes for the report, with ``{}`` for the number of attempts
+    tokens: int | None = None  # the server's count of the text's tokens so far, or None
 
 
 @dataclass(frozen=True)
@@ -209,23 +207,19 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     deltas = DeltaReader(endpoint.base_url) if law.parses else None
     async with patience(endpoint):
         stream = await _opened(line, law, seed)
-    async with stream:
+    async with stream as chunks:
         line.answered = True
-        if "text/event-stream" not in stream.response.headers.get("content-type", ""):
-            raise EndpointError(
-                f"{endpoint.base_url} does not stream its answers, which early abort requires; check base_url"
-            )
         try:
             # The timeout is for pieces of the text, not for bytes: a server may send comments to keep the stream open.
             async with asyncio.timeout(endpoint.timeout) as clock:
-                async for chunk in stream:
+                async for chunk in chunks:
                     if chunk.usage:
                         tokens = count_of(chunk.usage.completion_tokens, allowance.tokens)
                     for choice in chunk.choices or ():
                         piece, written = _piece(endpoint, law, choice, deltas)
                         if piece.text or piece.token_ids or piece.remarks:
                             allowance.take(written, piece.token_ids)
-                            put(piece)
+                            put(replace(piece, tokens=tokens))
                             clock.reschedule(asyncio.get_running_loop().time() + endpoint.timeout)
                         count += len(piece.token_ids)
                         end = choice.finish_reason or end
@@ -273,7 +267,8 @@ def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any, deltas: DeltaReade
     return Piece(text, ids, sum(logprobs), remarks), written
 
 
-async def _opened(line: Line, law: EndpointLaw, seed: int) -> AsyncStream[Any]:
+async def _opened(line: Line, law: EndpointLaw, seed: int) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
     fields = {**law.fields, "seed": seed, "stream": True, "stream_options": {"include_usage": True}}
-    stream: AsyncStream[Any] = await line.send(law.route, fields, law.extra, law.traced)
+    stream: AbstractAsyncContextManager[AsyncIterator[Any]]
+    stream = await line.send(law.route, fields, law.extra, law.traced)
     return stream

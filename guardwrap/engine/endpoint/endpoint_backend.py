@@ -125,7 +125,8 @@ class EndpointBackend:
         so_far = attempt.streamed or Streamed()
         if isinstance(event, Piece):
             so_far.text += event.text
-            so_far.tokens += len(event.token_ids) or 1
+            so_far.counted = event.tokens is not None or bool(event.token_ids)
+            so_far.tokens = event.tokens or so_far.tokens + (len(event.token_ids) or 1)
             so_far.token_ids += event.token_ids
             so_far.log_probability += event.log_probability
             if event.remarks:
@@ -134,7 +135,7 @@ class EndpointBackend:
             attempt.status = event.status
             if event.tokens is not None:
                 so_far.tokens = event.tokens
-            elif so_far.text and not so_far.token_ids:
+            elif so_far.text and not so_far.counted:
                 attempt.remarks += (_CHUNKS,)
         elif isinstance(event, AttemptRestarted):
             if so_far.text:
@@ -151,7 +152,7 @@ class EndpointBackend:
         for number in list(numbers):
             attempt = self._attempts.pop(number)
             attempt.computed += attempt.length
-            if attempt.status == "aborted" and not (attempt.streamed and attempt.streamed.token_ids):
+            if attempt.status == "aborted" and not (attempt.streamed and attempt.streamed.counted):
                 attempt.remarks += (_CHUNKS,)
             self._requests.pop(number).cancel()
             gone.append(attempt)

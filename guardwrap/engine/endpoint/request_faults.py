@@ -219,7 +219,7 @@ async def _missing(endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     where, route = endpoint.base_url, law.route
     try:
         async with patience(endpoint):
-            listed = [printable_line(model.id, 200) async for model in line.client.models.list()]
+            listed = [printable_line(name, 200) for name in await line.models()]
         names = sorted(listed[:_MODELS])
     except Exception:  # the server cannot list its models either
         return Fault(f"{where} has no route {route} (HTTP 404); check base_url, which usually ends in /v1")

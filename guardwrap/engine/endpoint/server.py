@@ -6,11 +6,13 @@ import asyncio
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from guardwrap.engine.endpoint.request_faults import CONNECT, http_client
-from guardwrap.errors import UsageError, strict_arguments
+from guardwrap.errors import EndpointError, UsageError, strict_arguments
+from guardwrap.support.files import PREFIX
 from guardwrap.support.network import environment_key, plain_address
 from guardwrap.support.opentelemetry_api import attached, trace_headers
 
@@ -21,6 +23,12 @@ _CLOSING = 0.01
 """Seconds to wait for sockets to close, which the loop does some time after they are asked to."""
 
 _NO_KEY = "none"  # the client requires a key; a server without keys ignores it
+
+_SEEDS = (
+    "the same seed may give other texts: the server does not promise to repeat them (if it does, pass "
+    "Endpoint(repeats_seeds=True))"
+)
+_DEFAULTS = "top_k, min_p and repetition_penalty are the server's defaults, because of Endpoint(extra=False)"
 
 
 @strict_arguments
@@ -73,6 +81,12 @@ class Endpoint:
         guarded = GuardedGenerator(Endpoint("http://localhost:8000/v1", model="Qwen/Qwen3-8B"), ~Regex(r"\d"))
     """
 
+    parallel: ClassVar[int | None] = None
+    """The most attempts in parallel, if a call does not say; None for the usual number."""
+
+    parses: ClassVar[bool] = True
+    """Whether the parts of messages arrive in separate fields."""
+
     def __init__(
         self,
         base_url: str,
@@ -109,6 +123,24 @@ class Endpoint:
         return f"the model {self.model!r} at {self.base_url}"
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the options make unknown, for reports."""
+        return (*(() if self.extra else (_DEFAULTS,)), *(() if self.repeats_seeds else (_SEEDS,)))
+
+    def connected(self) -> Line:
+        """Return a new connection."""
+        return ServerLine(self)
+
+    def adapter_name(self, given: Any) -> str:
+        """Return what requests name an adapter by; raise UsageError for a folder or another object."""
+        if not isinstance(given, str) or not given or given.startswith(PREFIX):
+            raise UsageError(
+                "with an endpoint, adapter= is the name of an adapter on the server; load the folder there (vLLM: "
+                "--enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
+            )
+        return given
+
+    @property
     def has_key(self) -> bool:
         """Whether ``api_key`` was passed. The key is not pickled, so it stays in this process."""
         return self._key is not None
@@ -128,38 +160,32 @@ class Endpoint:
         vars(self).update(state, _lock=threading.Lock())
 
 
-class Line:
-    """A connection to a server: an event loop in a separate thread, and a client in that loop."""
+class Line(ABC):
+    """A connection to what draws the texts: an event loop in a separate thread, in which requests are sent."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        openai = client_library()
-        # Retries are done in ``request_faults`` instead: a retry must discard the text so far, and a stream that breaks
-        # off is a fault too.
-        key = endpoint.key() or _NO_KEY
-        self.client: AsyncOpenAI = openai.AsyncOpenAI(
-            base_url=endpoint.base_url,
-            api_key=key,
-            timeout=openai.Timeout(endpoint.timeout, connect=min(endpoint.timeout, CONNECT)),
-            max_retries=0,
-            http_client=http_client(openai, endpoint.base_url),
-        )
-        self.secret: str | None = None if key == _NO_KEY else key
+    secret: str | None = None  # the key, which messages must not contain
+
+    def __init__(self) -> None:
         self.answered = False
         self.process: int = os.getpid()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="guardwrap-endpoint", daemon=True)
         self._thread.start()
 
+    @abstractmethod
     async def send(self, route: str, fields: Mapping[str, Any], extra: Mapping[str, Any], traced: Any) -> Any:
-        """Send a request, and return the answer, or the stream of one.
+        """Send a request, and return the answer, or a context whose value yields the chunks of one.
 
-        ``traced``: OpenTelemetry's context of the call, whose span the server's trace joins; None if nothing is
-        traced.
+        Answers and chunks have the attributes of OpenAI's. ``traced``: OpenTelemetry's context of the call, whose span
+        the server's trace joins; None if nothing is traced.
         """
-        client: Any = self.client
-        create = (client.completions if route == "/completions" else client.chat.completions).create
-        with attached(traced):
-            return await create(**fields, extra_body=extra, extra_headers=trace_headers(traced))
+
+    @abstractmethod
+    async def models(self) -> list[Any]:
+        """Return the names of the models that requests may have."""
+
+    async def closing(self) -> None:  # noqa: B027  # nothing has to be closed unless a class says so
+        """Close what the requests used, after they are cancelled."""
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -174,10 +200,7 @@ class Line:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
             await asyncio.sleep(_CLOSING)  # lets cancelled requests release their connections
-        try:
-            await self.client.close()
-        finally:
-            await asyncio.sleep(_CLOSING)
+        await self.closing()
 
     def close(self) -> None:
         """Stop the thread and close all connections."""
@@ -188,11 +211,56 @@ class Line:
             self._thread.join(timeout=5)
 
 
+class ServerLine(Line):
+    """A connection to a server, through the official client."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        openai = client_library()
+        # Retries are done in ``request_faults`` instead: a retry must discard the text so far, and a stream that breaks
+        # off is a fault too.
+        key = endpoint.key() or _NO_KEY
+        self.secret = None if key == _NO_KEY else key
+        self._where = endpoint.base_url
+        self.client: AsyncOpenAI = openai.AsyncOpenAI(
+            base_url=endpoint.base_url,
+            api_key=key,
+            timeout=openai.Timeout(endpoint.timeout, connect=min(endpoint.timeout, CONNECT)),
+            max_retries=0,
+            http_client=http_client(openai, endpoint.base_url),
+        )
+        super().__init__()
+
+    async def send(self, route: str, fields: Mapping[str, Any], extra: Mapping[str, Any], traced: Any) -> Any:
+        """Send a request over HTTP."""
+        client: Any = self.client
+        create = (client.completions if route == "/completions" else client.chat.completions).create
+        with attached(traced):
+            answer = await create(**fields, extra_body=extra, extra_headers=trace_headers(traced))
+        if fields.get("stream") and "text/event-stream" not in answer.response.headers.get("content-type", ""):
+            self.answered = True
+            await answer.close()
+            raise EndpointError(
+                f"{self._where} does not stream its answers, which early abort requires; check base_url"
+            )
+        return answer
+
+    async def models(self) -> list[Any]:
+        """Ask the server for its models."""
+        return [model.id async for model in self.client.models.list()]
+
+    async def closing(self) -> None:
+        """Close the client."""
+        try:
+            await self.client.close()
+        finally:
+            await asyncio.sleep(_CLOSING)
+
+
 def line_to(endpoint: Endpoint) -> Line:
     """Return the connection to an endpoint, created at first use and closed when the endpoint is deleted."""
     with endpoint._lock:
         if endpoint._line is None or endpoint._line.process != os.getpid():
-            endpoint._line = Line(endpoint)
+            endpoint._line = endpoint.connected()
             weakref.finalize(endpoint, endpoint._line.close)
         return endpoint._line
 

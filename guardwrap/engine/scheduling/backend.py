@@ -193,6 +193,7 @@ class Streamed:
 
     text: str = ""
     tokens: int = 0  # the number of its tokens; an estimate if the backend does not report it
+    counted: bool = False  # whether it does
     token_ids: list[int] = field(default_factory=list)  # its tokens, if the backend returns them; otherwise empty
     log_probability: float = 0.0  # log a' of ``token_ids`` in nats
     reading: Any = field(default=None, repr=False)  # how far the text has been judged; private to the watch

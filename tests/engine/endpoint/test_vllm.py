@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from vllm_server import ADAPTER, NAME, adapted, metrics, serving
+from vllm_server import ADAPTER, NAME, adapted, in_process, metrics, serving
 
 from guardwrap import Budget, Endpoint, Grammar, GuardedGenerator, JSONSchema, Masked, Prompt, Regex, ToolCalls
 from guardwrap.errors import EndpointError
 from guardwrap.testing import World, goodness_of_fit
 
 GIVEN = os.environ.get("GUARDWRAP_VLLM", "")
-"""vLLM's command; or the address of a server that ``benchmarks/vllm_server.py`` has started."""
+"""vLLM's command; the address of a server that ``benchmarks/vllm_server.py`` has started; or "LLM" for vLLM in this
+process."""
 
 pytestmark = [
     pytest.mark.vllm,
@@ -33,12 +34,41 @@ TELL = Prompt("Tell me more. {prompt}")
 
 
 @pytest.fixture(scope="module")
-def at():
-    if GIVEN.startswith("http"):
-        yield Endpoint(GIVEN, model=NAME)
-        return
-    with serving(GIVEN, "--enable-auto-tool-choice", "--tool-call-parser", "hermes") as (url, _):
-        yield Endpoint(url, model=NAME)
+def vllm():
+    if GIVEN == "LLM":
+        with in_process() as made:
+            yield made
+    elif GIVEN.startswith("http"):
+        yield Endpoint(GIVEN, model=NAME), ADAPTER
+    else:
+        with serving(GIVEN, "--enable-auto-tool-choice", "--tool-call-parser", "hermes") as (url, _):
+            yield Endpoint(url, model=NAME), ADAPTER
+
+
+@pytest.fixture
+def at(vllm):
+    """Return what is wrapped: an ``Endpoint`` or an ``LLM``."""
+    return vllm[0]
+
+
+@pytest.fixture
+def adapter(vllm):
+    return vllm[1]
+
+
+@pytest.fixture
+def served(at):
+    if not isinstance(at, Endpoint):
+        pytest.skip("is about a server")
+    return at
+
+
+def figures(at: Any) -> dict[str, float]:
+    """Return vLLM's own figures."""
+    if isinstance(at, Endpoint):
+        return metrics(at.base_url)
+    names = {"vllm:generation_tokens": "vllm:generation_tokens_total"}
+    return {names.get(one.name, one.name): one.value for one in at.get_metrics() if hasattr(one, "value")}
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +114,9 @@ def ids_of(tokenizer, prompt):
 
 @pytest.mark.parametrize("prompt", ["Tea is", CHAT], ids=["string", "chat"])
 @pytest.mark.parametrize("drawn_from", ["prompt", "adapter"])
-def test_weights_are_those_in_process(at, local, prompt, drawn_from):
+def test_weights_are_those_in_process(at, adapter, local, prompt, drawn_from):
     model, tokenizer = local
-    other = {"proposal": TELL} if drawn_from == "prompt" else {"adapter": ADAPTER}
+    other = {"proposal": TELL} if drawn_from == "prompt" else {"adapter": adapter}
     guarded = GuardedGenerator(at, Regex(""), sampler="qrs", seed=2, **other)
     ((*attempts,),) = guarded.attempts([prompt], 12, temperature=1.0, max_new_tokens=16)
     shown = TELL.apply(prompt) if drawn_from == "prompt" else prompt
@@ -101,8 +131,8 @@ def test_weights_are_those_in_process(at, local, prompt, drawn_from):
     assert max(abs(attempt.log_weight or 0.0) for attempt in attempts) > 0.1  # so the comparison is not trivial
 
 
-def test_reports_of_weighed_texts(at):
-    guarded = GuardedGenerator(at, ~Regex("o"), sampler="qrs", adapter=ADAPTER, seed=3)
+def test_reports_of_weighed_texts(at, adapter):
+    guarded = GuardedGenerator(at, ~Regex("o"), sampler="qrs", adapter=adapter, seed=3)
     (outcome,) = guarded.run("Tea is", num_return_sequences=3, temperature=1.0, max_new_tokens=5)
     assert len(outcome.texts) == 3
     assert "g" in outcome.report.drawn_from
@@ -111,13 +141,13 @@ def test_reports_of_weighed_texts(at):
 
 def test_aborted_requests_end_on_the_server(at):
     """By vLLM's metrics, nothing runs any more, and hardly a token was computed for texts that were not needed."""
-    before = metrics(at.base_url)
+    before = figures(at)
     guarded = GuardedGenerator(at, Regex("zq", match="fullmatch"), budget=Budget(max_attempts=24), seed=4)
     law: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "max_new_tokens": 900}
     (outcome,) = guarded.run("Once upon a time", **law)
     assert outcome.report.usage.attempts == 24
     for _ in range(200):
-        after = metrics(at.base_url)
+        after = figures(at)
         if not after["vllm:num_requests_running"] and not after.get("vllm:num_requests_waiting"):
             break
         time.sleep(0.1)
@@ -159,8 +189,8 @@ def test_each_kind_of_mask(at, rule):
     assert outcome.report.acceptance.value > 0.2
 
 
-def test_an_adapter_by_its_name(at):
-    guarded = GuardedGenerator(at, ~Regex("o"), adapter=ADAPTER, seed=7)
+def test_an_adapter_by_its_name(served):
+    guarded = GuardedGenerator(served, ~Regex("o"), adapter=ADAPTER, seed=7)
     (outcome,) = guarded.run("Tea is", temperature=1.0, max_new_tokens=4)
     assert (
         outcome.report.drawn_from
@@ -173,8 +203,8 @@ def test_an_adapter_by_its_name(at):
 @pytest.fixture(scope="module")
 def parsing():
     """Return a server that sends reasoning separately. vLLM then reads calls only after reasoning."""
-    if GIVEN.startswith("http"):
-        pytest.skip("needs a server with other options than the one at this address")
+    if GIVEN == "LLM" or GIVEN.startswith("http"):
+        pytest.skip("needs a server with other options")
     with serving(GIVEN, "--reasoning-parser", "granite") as (url, _):
         yield Endpoint(url, model=NAME)
 
@@ -200,18 +230,18 @@ SUMS = (("2 + 2", "Two and two make four.", 4), ("1 + 1", "One and one make two.
 THINKING = shots(*((asked, THOUGHT.format(*said)) for asked, *said in SUMS), ask="1 + 2")
 
 
-def test_calls_of_the_servers_parser_are_judged_and_returned(at):
+def test_calls_of_the_servers_parser_are_judged_and_returned(served):
     """Negative control: without the rule, some messages have no call of the tool, or another argument."""
     rule = ToolCalls(TOOLS[:1], choice="required") & ~Regex('"a": 5\\b', on="tool_calls")
     law: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 48, "num_return_sequences": 12}
-    guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=600), seed=6)
+    guarded = GuardedGenerator(served, rule, budget=Budget(max_attempts=600), seed=6)
     (outcome,) = guarded.run([CALLING], tools=ToolCalls(TOOLS).definitions, **law)
     assert len(outcome.texts) == 12
     calls = [call["function"] for calls in outcome.tool_calls for call in calls]
     assert {call["name"] for call in calls} == {"add_one"}
     assert all(isinstance(call["arguments"]["a"], int) and call["arguments"]["a"] != 5 for call in calls)
     assert outcome.report.drawn_from.startswith("exactly")
-    free = GuardedGenerator(at, Regex(""), seed=6)
+    free = GuardedGenerator(served, Regex(""), seed=6)
     (loose,) = free.run([CALLING], parse_messages=True, tools=ToolCalls(TOOLS).definitions, **law)
     loose_calls = [call["function"]["arguments"] for calls in loose.tool_calls for call in calls]
     assert any(arguments == {"a": 5} for arguments in loose_calls)
