@@ -67,8 +67,11 @@ def figures(at: Any) -> dict[str, float]:
     """Return vLLM's own figures."""
     if isinstance(at, Endpoint):
         return metrics(at.base_url)
-    names = {"vllm:generation_tokens": "vllm:generation_tokens_total"}
-    return {names.get(one.name, one.name): one.value for one in at.get_metrics() if hasattr(one, "value")}
+    values = {one.name: one.value for one in at.get_metrics() if hasattr(one, "value")}
+    return {
+        "vllm:generation_tokens_total": values["vllm:generation_tokens"],
+        "vllm:num_requests_running": at.llm_engine.get_num_unfinished_requests(),  # its gauge rests between steps
+    }
 
 
 @pytest.fixture(scope="module")
