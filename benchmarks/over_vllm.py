@@ -5,6 +5,9 @@ the same number of texts that satisfy the constraint. The loop uses the official
 people do::
 
     python benchmarks/over_vllm.py .venv-vllm/bin/vllm --out vllm.json
+
+With ``LLM`` in place of the command, in a Python that has vLLM, both draw from an ``LLM`` in the process, and the loop
+draws batches. CPU seconds are then those of all, and else of the server.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
-from vllm_server import NAME, metrics, serving
+from vllm_server import NAME, figures, in_process, serving
 
 from guardwrap import Budget, Endpoint, GuardedGenerator, JSONSchema, Regex
 from guardwrap.constraints.base import Constraint
@@ -51,19 +54,35 @@ ROWS: dict[str, tuple[Any, Constraint, dict[str, Any], int, int]] = {
 AT_ONCE = 32
 
 
-def guarded(url: str, name: str, seed: int) -> int:
+def guarded(at: Any, name: str, seed: int) -> int:
     """Draw with guardwrap; return the attempts."""
     prompt, rule, law, length, texts = ROWS[name]
-    wrapper = GuardedGenerator(
-        Endpoint(url, model=NAME), rule, budget=Budget(max_attempts=None), batch_size=AT_ONCE, seed=seed
-    )
+    wrapper = GuardedGenerator(at, rule, budget=Budget(max_attempts=None), batch_size=AT_ONCE, seed=seed)
     prompts = prompt if isinstance(prompt, str) else [prompt]
     (outcome,) = wrapper.run(prompts, num_return_sequences=texts, max_new_tokens=length, **law)
     assert len(outcome.texts) == texts
     return outcome.report.usage.attempts + outcome.report.usage.surplus_attempts
 
 
-def looped(url: str, name: str, seed: int) -> int:
+def batched(llm: Any, name: str, seed: int) -> int:
+    """Draw batches of whole texts until enough pass; return the attempts."""
+    from vllm import SamplingParams
+
+    prompt, rule, law, length, texts = ROWS[name]
+    draw = llm.generate if isinstance(prompt, str) else llm.chat
+    done = attempts = 0
+    while done < texts:
+        own = range(seed * 1_000_000 + attempts, seed * 1_000_000 + attempts + AT_ONCE)
+        settings = [
+            SamplingParams(max_tokens=length, seed=each, **{**law, "top_k": law["top_k"] or -1}) for each in own
+        ]
+        answers = draw([prompt] * AT_ONCE, settings, use_tqdm=False)
+        done += sum(rule.accepts(answer.outputs[0].text) for answer in answers)
+        attempts += AT_ONCE
+    return attempts
+
+
+def looped(at: Endpoint, name: str, seed: int) -> int:
     """Draw whole texts and try again; return the attempts."""
     prompt, rule, law, length, texts = ROWS[name]
     done = attempts = 0
@@ -83,7 +102,7 @@ def looped(url: str, name: str, seed: int) -> int:
             done += rule.accepts(text)
 
     async def everyone() -> None:
-        client = openai.AsyncOpenAI(base_url=url, api_key="none", timeout=600)
+        client = openai.AsyncOpenAI(base_url=at.base_url, api_key="none", timeout=600)
         workers = [asyncio.create_task(worker(client)) for _ in range(AT_ONCE)]
         while done < texts:
             await asyncio.wait([task for task in workers if not task.done()], timeout=0.1)
@@ -96,9 +115,9 @@ def looped(url: str, name: str, seed: int) -> int:
     return attempts
 
 
-def idle(url: str) -> None:
-    """Wait until nothing runs on the server."""
-    while metrics(url)["vllm:num_requests_running"]:
+def idle(at: Any) -> None:
+    """Wait until nothing runs."""
+    while figures(at)["vllm:num_requests_running"]:
         time.sleep(0.2)
 
 
@@ -112,34 +131,36 @@ def cpu_seconds(process: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measured(url: str, process: int, way: Callable[[str, str, int], int], name: str, seed: int) -> dict[str, float]:
+def measured(at: Any, process: int, way: Callable[[Any, str, int], int], name: str, seed: int) -> dict[str, float]:
     """Draw the texts of a row once, and measure what it took."""
-    idle(url)
-    before, computed, begun = cpu_seconds(process), metrics(url)["vllm:generation_tokens_total"], time.monotonic()
-    attempts = way(url, name, seed)
+    idle(at)
+    before, computed, begun = cpu_seconds(process), figures(at)["vllm:generation_tokens_total"], time.monotonic()
+    attempts = way(at, name, seed)
     seconds = time.monotonic() - begun
-    idle(url)
+    idle(at)
     found = {"attempts": attempts, "seconds": seconds, "cpu": cpu_seconds(process) - before}
-    return {**found, "tokens": metrics(url)["vllm:generation_tokens_total"] - computed, "texts": ROWS[name][4]}
+    return {**found, "tokens": figures(at)["vllm:generation_tokens_total"] - computed, "texts": ROWS[name][4]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each row, both ways in turn, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("vllm", help="vLLM's command")
+    parser.add_argument("vllm", help="vLLM's command, or LLM")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--rows", nargs="*", choices=ROWS, default=list(ROWS))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    ways = {"guardwrap": guarded, "retry loop": looped}
+    here = given.vllm == "LLM"
+    ways = {"guardwrap": guarded, "retry loop": batched if here else looped}
     runs: dict[str, dict[str, list[dict[str, float]]]] = {}
-    with serving(given.vllm) as (url, process):
-        openai.OpenAI(base_url=url, api_key="none").completions.create(model=NAME, prompt="Tea", max_tokens=8)
+    with in_process() if here else serving(given.vllm) as (place, other):
+        at, process = (place, os.getsid(0)) if here else (Endpoint(str(place), model=NAME), int(other))
+        GuardedGenerator(at, Regex(""))("Tea", max_new_tokens=8)
         for name in given.rows:
             runs[name] = {way: [] for way in ways}
             for seed in range(1, given.repeats + 1):
                 for way, draw in ways.items():
-                    runs[name][way].append(measured(url, process, draw, name, seed))
+                    runs[name][way].append(measured(at, process, draw, name, seed))
     if given.out is not None:
         given.out.write_text(json.dumps(runs, indent=1) + "\n")
     for name, both in runs.items():

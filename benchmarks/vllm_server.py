@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from peft import LoraConfig
 
+from guardwrap import Endpoint
 from guardwrap.adapters import attach, save_adapter
 from guardwrap.models.embedded_model import load_local
 
@@ -141,10 +142,16 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
             server.wait(timeout=patience)
 
 
-def metrics(url: str) -> dict[str, float]:
-    """Return the server's own figures, summed over labels."""
+def figures(at: Any) -> dict[str, float]:
+    """Return vLLM's own figures, summed over labels; of an ``LLM`` only those that are needed."""
+    if not isinstance(at, Endpoint):
+        values = {one.name: one.value for one in at.get_metrics() if hasattr(one, "value")}
+        return {
+            "vllm:generation_tokens_total": values["vllm:generation_tokens"],
+            "vllm:num_requests_running": at.llm_engine.get_num_unfinished_requests(),  # its gauge rests between steps
+        }
     found: dict[str, float] = {}
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(at.base_url.removesuffix("/v1") + "/metrics", timeout=30) as answer:
         for line in answer.read().decode().splitlines():
             if not line.startswith("#") and line.strip():
                 name, _, value = line.rpartition(" ")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from vllm_server import ADAPTER, NAME, adapted, in_process, metrics, serving
+from vllm_server import ADAPTER, NAME, adapted, figures, in_process, serving
 
 from guardwrap import Budget, Endpoint, Grammar, GuardedGenerator, JSONSchema, Masked, Prompt, Regex, ToolCalls
 from guardwrap.errors import EndpointError
@@ -61,17 +61,6 @@ def served(at):
     if not isinstance(at, Endpoint):
         pytest.skip("is about a server")
     return at
-
-
-def figures(at: Any) -> dict[str, float]:
-    """Return vLLM's own figures."""
-    if isinstance(at, Endpoint):
-        return metrics(at.base_url)
-    values = {one.name: one.value for one in at.get_metrics() if hasattr(one, "value")}
-    return {
-        "vllm:generation_tokens_total": values["vllm:generation_tokens"],
-        "vllm:num_requests_running": at.llm_engine.get_num_unfinished_requests(),  # its gauge rests between steps
-    }
 
 
 @pytest.fixture(scope="module")
