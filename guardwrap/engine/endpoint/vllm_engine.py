@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -68,7 +68,6 @@ class EngineEndpoint(Endpoint):
 _LONG = 1e9
 """Seconds that are never over."""
 
-
 _ENGINES: WeakValueDictionary[int, EngineEndpoint] = WeakValueDictionary()
 """Endpoints by the ``id`` of their ``LLM``, which they keep alive: an engine has one thread that steps it."""
 
@@ -128,7 +127,8 @@ class EngineLine(Line):
                     return
         finally:
             if self._outputs.pop(name, None) is not None:
-                self._engine.abort_request([name])
+                with suppress(Exception):  # an engine that has failed may be dead
+                    self._engine.abort_request([name])
 
     def _add(self, name: str, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
         from vllm import SamplingParams
