@@ -63,7 +63,7 @@ test-ray: .venv-ray/ready
 # TRL in an environment of its own, which takes the other packages from .venv.
 test-trl: export OMP_NUM_THREADS = 1
 test-trl: .venv-trl/ready
-	.venv-trl/bin/python -m pytest -W ignore tests/integrations/test_trl.py
+	.venv-trl/bin/python -m pytest -W ignore tests/integrations/test_trl.py tests/integrations/test_trl_rollouts.py
 
 .venv-trl/ready: .venv/ready
 	$(BIN)/python -m venv .venv-trl
