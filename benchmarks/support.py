@@ -76,7 +76,7 @@ def frameworks() -> Iterator[tuple[str, ...]]:
     yield "", "accepted", "tested", "by"
     yield "vLLM", "", part(r"^VLLM_VERSION := (\S+)$", makefile), "`make test-vllm`"
     yield "Ray", ranges["ray"], part(r'"ray\[data\]==([\d.]+)"', makefile), "`make test-ray`"
-    yield "TRL", "", part(r"install --quiet --disable-pip-version-check trl==([\d.]+)", makefile), "`make test-trl`"
+    yield "TRL", ranges["trl"], part(r"--disable-pip-version-check trl==([\d.]+)", makefile), "`make test-trl`"
     for package in LIBRARIES:
         by = {lock[package]: "`make test`"}
         if package in agents:
