@@ -72,6 +72,18 @@ test-trl: .venv-trl/ready
 	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check trl==1.16.0
 	touch $@
 
+# lm-evaluation-harness likewise, as a client of `guardwrap serve`.
+test-lm-eval: export OMP_NUM_THREADS = 1
+test-lm-eval: .venv-lm-eval/ready
+	.venv-lm-eval/bin/python -m pytest -W ignore tests/integrations/test_lm_eval.py
+
+.venv-lm-eval/ready: .venv/ready
+	$(BIN)/python -m venv .venv-lm-eval
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-lm-eval/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
+	.venv-lm-eval/bin/python -m pip install --quiet --disable-pip-version-check "lm_eval[api]==0.4.13"
+	touch $@
+
 # Agent frameworks in an environment of their own, because they pin each other's dependencies. pip does not come to an end
 # with them, so uv installs them. On a machine without a GPU, UV_TORCH_BACKEND=cpu saves some gigabytes.
 AGENTS := openai-agents==0.20.0 "pydantic-ai-slim[openai]==2.31.1" smolagents==1.26.0 langchain==1.5.2 \
