@@ -2,9 +2,9 @@
 
     python benchmarks/instructions/compare.py
 
-runs in the environment of ``make test-instructions``. Each rule, as a reward function, judges random texts and those of the embedded model
-(``model_texts.json.gz``). A disagreement is expected if one of the classes in expected.py explains it; any other one
-makes the exit code 1, and so does a rule that has no text with one of the two verdicts.
+runs in the environment of ``make test-instructions``. Each rule, as a reward function, judges random texts and those of
+the embedded model (``model_texts.json.gz``). A disagreement is expected if one of the classes in expected.py explains
+it; any other one makes the exit code 1, and so does a rule that has no text with one of the two verdicts.
 """
 
 import argparse
