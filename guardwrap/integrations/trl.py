@@ -318,17 +318,17 @@ class Rollouts:
         UsageError
             If settings of the trainer do not go with rollouts.
         """
-        policy = _policy(trainer)
-        if self._guarded is None or self._guarded.model is not policy:
-            tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-            self._guarded = GuardedGenerator(policy, self.file, tokenizer=tokenizer, **self.options)
         by_size: dict[int, list[list[int]]] = defaultdict(list)
         for group in _groups(prompts):
             by_size[len(group)].append(group)
         rows: dict[int, dict[str, Any]] = {}
+        policy = _policy(trainer)
         training = policy.training
-        policy.eval()  # dropout changes the distribution
+        policy.eval()  # no dropout; older transformers turn the cache off in training
         try:
+            if self._guarded is None or self._guarded.model is not policy:
+                tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+                self._guarded = GuardedGenerator(policy, self.file, tokenizer=tokenizer, **self.options)
             for size, groups in by_size.items():
                 numbers = [number for group in groups for number in group]
                 drawn = self._draw(self._guarded, [prompts[group[0]] for group in groups], size, trainer)
