@@ -77,6 +77,7 @@ def frameworks() -> Iterator[tuple[str, ...]]:
     yield "vLLM", "", part(r"^VLLM_VERSION := (\S+)$", makefile), "`make test-vllm`"
     yield "Ray", ranges["ray"], part(r'"ray\[data\]==([\d.]+)"', makefile), "`make test-ray`"
     yield "TRL", ranges["trl"], part(r"--disable-pip-version-check trl==([\d.]+)", makefile), "`make test-trl`"
+    yield "lm-evaluation-harness", "", part(r'"lm_eval\[api\]==([\d.]+)"', makefile), "`make test-lm-eval`"
     for package in LIBRARIES:
         by = {lock[package]: "`make test`"}
         if package in agents:

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from datasets import Dataset
 from guardwrap.constraints import load
 
 RULES = {name: load(Path(__file__).with_name("rules") / f"{name}.yaml").constraint for name in ("number", "letter")}
-TEMPLATES = {
+TEMPLATES: dict[str, Callable[[int, int], int]] = {
     "{name} has {a} {things} and gets {b} more. How many {things} does {name} have?": lambda a, b: a + b,
     "{name} has {a} {things} and gives away {b}. How many {things} are left?": lambda a, b: a - b,
     "There are {b} boxes with {a} {things} each. How many {things} are there?": lambda a, b: a * b,
