@@ -63,13 +63,25 @@ test-ray: .venv-ray/ready
 # TRL in an environment of its own, which takes the other packages from .venv.
 test-trl: export OMP_NUM_THREADS = 1
 test-trl: .venv-trl/ready
-	.venv-trl/bin/python -m pytest -W ignore tests/integrations/test_trl.py
+	.venv-trl/bin/python -m pytest -W ignore tests/integrations/test_trl.py tests/integrations/test_trl_rollouts.py
 
 .venv-trl/ready: .venv/ready
 	$(BIN)/python -m venv .venv-trl
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		> "$$(.venv-trl/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
 	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check trl==1.16.0
+	touch $@
+
+# lm-evaluation-harness likewise, as a client of `guardwrap serve`.
+test-lm-eval: export OMP_NUM_THREADS = 1
+test-lm-eval: .venv-lm-eval/ready
+	.venv-lm-eval/bin/python -m pytest -W ignore tests/integrations/test_lm_eval.py
+
+.venv-lm-eval/ready: .venv/ready
+	$(BIN)/python -m venv .venv-lm-eval
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-lm-eval/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
+	.venv-lm-eval/bin/python -m pip install --quiet --disable-pip-version-check "lm_eval[api]==0.4.13"
 	touch $@
 
 # Agent frameworks in an environment of their own, because they pin each other's dependencies. pip does not come to an end

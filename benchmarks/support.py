@@ -76,7 +76,8 @@ def frameworks() -> Iterator[tuple[str, ...]]:
     yield "", "accepted", "tested", "by"
     yield "vLLM", "", part(r"^VLLM_VERSION := (\S+)$", makefile), "`make test-vllm`"
     yield "Ray", ranges["ray"], part(r'"ray\[data\]==([\d.]+)"', makefile), "`make test-ray`"
-    yield "TRL", "", part(r"install --quiet --disable-pip-version-check trl==([\d.]+)", makefile), "`make test-trl`"
+    yield "TRL", ranges["trl"], part(r"--disable-pip-version-check trl==([\d.]+)", makefile), "`make test-trl`"
+    yield "lm-evaluation-harness", "", part(r'"lm_eval\[api\]==([\d.]+)"', makefile), "`make test-lm-eval`"
     for package in LIBRARIES:
         by = {lock[package]: "`make test`"}
         if package in agents:

@@ -2,9 +2,9 @@
 
     python benchmarks/instructions/compare.py
 
-runs in the environment of ``make test-instructions``. Each rule judges random texts and those of the embedded model
-(``model_texts.json.gz``). A disagreement is expected if one of the classes in expected.py explains it; any other one
-makes the exit code 1, and so does a rule that has no text with one of the two verdicts.
+runs in the environment of ``make test-instructions``. Each rule, as a reward function, judges random texts and those of
+the embedded model (``model_texts.json.gz``). A disagreement is expected if one of the classes in expected.py explains
+it; any other one makes the exit code 1, and so does a rule that has no text with one of the two verdicts.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from random_texts import mixed, spoken, texts
 
 from guardwrap import Language
 from guardwrap.constraints import Constraint, parse
+from guardwrap.integrations.trl import reward
 
 FOLDER = Path(__file__).parent
 
@@ -47,8 +48,8 @@ def compared(row: dict[str, Any], check: checkers.Check, judge: Constraint, draw
     """Return counts, and the texts of disagreements that no class explains."""
     counts: dict[str, Any] = {"n": len(drawn), "agree": 0, "we accept": 0, "they accept": 0, "accepted": 0}
     counts |= {"classes": {}, "unexplained": []}
-    for text in drawn:
-        ours, theirs = judge.accepts(text), judged(check, text)
+    for text, value in zip(drawn, reward(judge)([""] * len(drawn), drawn), strict=True):
+        ours, theirs = value == 1.0, judged(check, text)
         counts["accepted"] += ours
         if ours is theirs:
             counts["agree"] += 1

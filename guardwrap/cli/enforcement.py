@@ -20,7 +20,7 @@ from guardwrap.errors import EndpointError
 PROMPT = "Write a short poem about the sea."
 """Asks for what no constraint below accepts, so that a model that is not constrained breaks it at once."""
 
-TOKENS, COUNT, STOP, MOST_LIKELY = 64, 3, "e", 5
+TOKENS, REASONED, COUNT, STOP, MOST_LIKELY = 64, 1024, 3, "e", 5
 
 _SCHEMA = {
     "type": "object",
@@ -53,10 +53,11 @@ class Answer:
     calls: tuple[tuple[str, str], ...] = ()  # names and arguments
     cut_off: bool = False  # whether it ended at the token limit
     top: tuple[tuple[float, ...], ...] = ()  # log-probabilities of the most likely tokens at each position
+    reasoning: bool = False  # whether there is reasoning before the text
 
 
 class Undecided(Exception):
-    """An answer was cut off before it could show anything."""
+    """An answer shows nothing: it was cut off before it could, or the exception says why."""
 
 
 Fault = Callable[[Sequence[Answer]], str | None]
@@ -121,6 +122,13 @@ def _called(*names: str, arguments: bool = False) -> Fault:
     return fault
 
 
+def _fits_after_reasoning(answers: Sequence[Answer]) -> str | None:
+    fault = _fits(_FITS)(answers)
+    if fault is None and not answers[0].reasoning:
+        raise Undecided("the model did not reason")
+    return fault
+
+
 def _call_or_format(answers: Sequence[Answer]) -> str | None:
     return _called(*_NAMES, arguments=True)(answers) if answers[0].calls else _fits(_FITS)(answers)
 
@@ -164,6 +172,7 @@ PROBES = (
     ),
     Probe("tools: strict", {"tools": _TOOLS, "tool_choice": "required"}, _called(*_NAMES, arguments=True)),
     Probe("tools with response_format", {"tools": _TOOLS, "response_format": _FORMAT}, _call_or_format),
+    Probe("json_schema after reasoning", {"response_format": _FORMAT, "max_tokens": REASONED}, _fits_after_reasoning),
     Probe("stream with json_schema", {"response_format": _FORMAT, "stream": True}, _fits(_FITS)),
     Probe("n with json_schema", {"response_format": _FORMAT, "n": COUNT}, _fits(_FITS, COUNT)),
     Probe("seed", {}, _same, again=0),
@@ -208,14 +217,16 @@ class Server:
 
     def found(self, probe: Probe, tries: int) -> Finding:
         """Try a field, each time with another seed."""
-        faults, decided, cut_off, note = [], 0, 0, ""
+        limit = f"cut off at {probe.fields.get('max_tokens', TOKENS)} tokens"
+        faults, decided, cut_off, note, undecided = [], 0, 0, "", limit
         for seed in range(1, tries + 1):
             try:
                 seeds = [seed] if probe.again is None else [seed, seed + probe.again]
                 answers = [answer for each in seeds for answer in self.answers(probe.fields, each)]
                 fault = probe.fault(answers)
                 note = probe.note(answers) if fault is None else note
-            except Undecided:
+            except Undecided as reason:
+                undecided = str(reason) or undecided
                 continue
             except self._failure as error:
                 status = getattr(error, "status_code", None)
@@ -231,9 +242,9 @@ class Server:
         if faults:
             return Finding(probe.name, Result.IGNORED, tries, f"{len(faults)} of {decided}: {faults[0]}")
         if not decided:
-            return Finding(probe.name, Result.UNKNOWN, tries, f"cut off at {TOKENS} tokens")
+            return Finding(probe.name, Result.UNKNOWN, tries, undecided)
         if cut_off and probe.fault is not _same and not note:
-            note = f"{cut_off} of {decided} were cut off at {TOKENS} tokens, and right so far"
+            note = f"{cut_off} of {decided} were {limit}, and right so far"
         return Finding(probe.name, Result.ENFORCED, decided, note)
 
 
@@ -245,7 +256,8 @@ def _answer(choice: Any) -> Answer:
     calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
     positions = [] if choice.logprobs is None else choice.logprobs.content or []
     top = tuple(tuple(one.logprob for one in position.top_logprobs) for position in positions)
-    return Answer(choice.message.content or "", tuple(calls), choice.finish_reason == "length", top)
+    reasoning = any(getattr(choice.message, name, None) for name in ("reasoning", "reasoning_content"))
+    return Answer(choice.message.content or "", tuple(calls), choice.finish_reason == "length", top, reasoning)
 
 
 def findings(url: str, model: str | None, tries: int) -> Iterator[Finding]:

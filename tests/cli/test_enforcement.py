@@ -59,7 +59,7 @@ def obeying(asked):
     if asked.get("tool_choice"):
         said = {"tool_calls": [call]}
     elif "response_format" in asked or "json" in structured:
-        said = {"content": PICKED}
+        said = {"content": PICKED, "reasoning_content": POEM}
     elif structured:
         ways = {"regex": "2026-01-31", "choice": "quartz", "grammar": "ab-34"}
         said = {"content": next(text for way, text in ways.items() if way in structured)}
@@ -122,6 +122,38 @@ def test_a_strict_tool_and_a_named_one():
         "tool_choice: a tool": "2 of 2: another tool was called",
         "tools: strict": "2 of 2: arguments that break the schema",
     }
+
+
+def thinking(content, reasoning="reasoning", ended="stop"):
+    """Serve a model that reasons if it may take long."""
+
+    def answer(asked):
+        status, choices = obeying(asked)
+        if asked["max_tokens"] > 64:
+            choices = [{"said": {"content": content, reasoning: POEM}, "finish_reason": ended}]
+        return status, choices
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "result", "detail"),
+    [
+        (thinking(PICKED), Result.ENFORCED, ""),
+        (thinking(POEM), Result.IGNORED, "2 of 2: a text that breaks it"),
+        (thinking(POEM, "reasoning_content"), Result.IGNORED, "2 of 2: a text that breaks it"),
+        (thinking(f"<think>{POEM}</think>{PICKED}", "other"), Result.IGNORED, "2 of 2: a text that breaks it"),
+        (thinking(PICKED, "other"), Result.UNKNOWN, "the model did not reason"),
+        (thinking(None, ended="length"), Result.UNKNOWN, "cut off at 1024 tokens"),
+        (thinking(PICKED[:9], ended="length"), Result.ENFORCED, "2 of 2 were cut off at 1024 tokens, and right so far"),
+    ],
+)
+def test_a_schema_after_reasoning(answer, result, detail):
+    """Servers that drop the schema once the model has reasoned enforce it on all models that do not reason."""
+    found = by_name(answer)
+    finding = found.pop("json_schema after reasoning")
+    assert (finding.result, finding.detail) == (result, detail)
+    assert {each.result for each in found.values()} == {Result.ENFORCED}
 
 
 def test_log_probabilities_of_something_else():

@@ -155,7 +155,7 @@ def test_the_script_of_the_page_trains(tmp_path, monkeypatch):
     world = llama_world(letters="abcdefghijklmnopqrstuvwxyzW ", max_new_tokens=6, dtype=torch.float32)
     for saved in (world.model, world.tokenizer):
         saved.save_pretrained("model")
-    (script,) = (block for block in blocks("training.md", "python") if "from trl" in block)
+    (script,) = (block for block in blocks("training.md", "python") if "rewards(" in block)
     (rules,) = (block for block in blocks("training.md", "yaml") if "must_mention" in block)
     Path("reward.yaml").write_text(rules)
     assert "max_steps=200" in script

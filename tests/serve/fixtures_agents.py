@@ -64,10 +64,11 @@ def agent_world() -> World:
 
 
 @contextmanager
-def running_server(world: World | None = None) -> Iterator[str]:
-    """Serve the model in a thread. Yields the address of the API."""
+def running_server(world: World | None = None, **more: object) -> Iterator[str]:
+    """Serve the model in a thread, with more settings. Yields the address of the API."""
     pipeline = (world or chat_world()).pipeline()
-    settings = ServerSettings.model_validate({"name": NAME, "limits": {"max_new_tokens": 12, "attempts": 5000}})
+    limits = {"max_new_tokens": 12, "attempts": 5000}
+    settings = ServerSettings.model_validate({"name": NAME, "limits": limits, **more})
     app = create_app(GuardedGenerator(pipeline, ANYTHING), settings)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -72,7 +72,8 @@ class PromptIndex(Index):
 class SlotLayer(DynamicLayer):
     """Keys and values of all rows in preallocated tensors, written in place, so that a token copies nothing.
 
-    Keys and values of one shape are two parts of one tensor, because copying them together takes fewer operations.
+    Keys and values of one shape and dtype are two parts of one tensor, because copying them together takes fewer
+    operations.
 
     Attributes
     ----------
@@ -85,7 +86,8 @@ class SlotLayer(DynamicLayer):
     def __init__(self, columns: Columns, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
         self.columns = columns
-        parts = [(2, keys)] if keys.shape == values.shape else [(1, keys), (1, values)]
+        alike = keys.shape == values.shape and keys.dtype == values.dtype  # dtypes may differ under autocast
+        parts = [(2, keys)] if alike else [(1, keys), (1, values)]
         self.pages = [like.new_empty(0, count, like.shape[1], like.shape[3]) for count, like in parts]
         # Zeros and not uninitialized memory: masked columns are multiplied by 0, and 0 times NaN is NaN.
         self._allocated([like.new_zeros(count, 0, like.shape[1], 0, like.shape[3]) for count, like in parts])

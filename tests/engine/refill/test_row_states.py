@@ -631,3 +631,13 @@ def test_half_precision_is_scored_in_float32(name: str) -> None:
         ids = attempt.draw.token_ids
         expected = log_probability("ab", ids) - log_probability("bab", ids)
         assert attempt.log_weight == (pytest.approx(expected, abs=1e-4) if attempt.satisfied else float("-inf"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_gives_keys_and_values_of_different_dtypes(dtype):
+    """As trainers with mixed precision compute: keys are in float32 after the rotary embedding, values are not."""
+    model = tiny("llama", {})
+    with torch.autocast("cpu", dtype):
+        layer = model(torch.tensor([[1, 2]]), use_cache=True).past_key_values.layers[0]
+        assert layer.keys.dtype != layer.values.dtype
+        assert select_rows(model) is Slots
