@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
+from transformers import GenerationConfig
 from transformers.pipelines import Pipeline
 
 from guardwrap.constraints.base import Constraint
@@ -230,14 +231,18 @@ class Call(PromptReader):
     def _law_key(self, inputs: Mapping[str, Any]) -> Hashable | None:
         """Return all that the law of a prompt depends on besides its tokens; None if that is not known."""
         model, known = self.pipe.model, {"input_ids", "attention_mask", "prompt_text"}
-        if type(self) is not Call or not known.issuperset(inputs) or not all(map(_is_plain, self.forward.values())):
+        config = self.forward.get("generation_config")
+        rest = {name: value for name, value in self.forward.items() if name != "generation_config"}
+        if type(self) is not Call or not known.issuperset(inputs) or not all(map(_is_plain, rest.values())):
+            return None
+        if not isinstance(config, GenerationConfig | None):  # refused where the law is resolved
             return None
         if own_method(model, _LAW_BY) or own_method(self.pipe, ("_prepare_generate_kwargs",)):
             return None
-        # In some releases of transformers the pipeline has one of its own.
-        configs = (model.generation_config, getattr(self.pipe, "generation_config", None))
+        # In some releases of transformers the pipeline has one of its own, and before 5.20 it passes one.
+        configs = (config, model.generation_config, getattr(self.pipe, "generation_config", None))
         states = repr([config and _spelled(vars(config)) for config in configs])
-        return inputs["input_ids"].shape[1], repr(sorted(self.forward.items())), states, str(model.device)
+        return inputs["input_ids"].shape[1], repr(sorted(rest.items())), states, str(model.device)
 
     def _resolved(self, inputs: Mapping[str, Any]) -> GenerationLaw:
         """Resolve the law of a prompt as ``generate`` does."""
@@ -394,7 +399,8 @@ class Call(PromptReader):
         """Return the pipeline's records of one sequence, a list with one item."""
         sequence = torch.cat([beginning, torch.tensor([ids], dtype=beginning.dtype)], dim=1)
         rendered = {"generated_sequence": sequence[None], "input_ids": beginning, "prompt_text": given}
-        return self.pipe.postprocess(rendered, **self.postprocess)
+        # With the options of the text that was judged: before transformers 5.20 it cleans up spaces by default.
+        return self.pipe.postprocess(rendered, **{**self.reading, **self.postprocess})
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         """Return the tokens that a sequence begins with, ``[1, length]``."""

@@ -68,7 +68,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prefix": {"prefix": "cde"},
     "prefix, new text": {"prefix": "cde", "return_full_text": False, "min_length": 5},
     "prefix, tensors": {"prefix": "cde", "return_tensors": True, "add_special_tokens": False},
-    "long generation": {"prefix": "cde" * 9, "handle_long_generation": "hole"},
+    "long generation": {"prefix": "cde" * 9, "handle_long_generation": "hole", "max_new_tokens": 4},
 }
 
 
