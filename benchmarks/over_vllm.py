@@ -72,10 +72,8 @@ def batched(llm: Any, name: str, seed: int) -> int:
     draw = llm.generate if isinstance(prompt, str) else llm.chat
     done = attempts = 0
     while done < texts:
-        own = range(seed * 1_000_000 + attempts, seed * 1_000_000 + attempts + AT_ONCE)
-        settings = [
-            SamplingParams(max_tokens=length, seed=each, **{**law, "top_k": law["top_k"] or -1}) for each in own
-        ]
+        seeds = range(seed * 1_000_000 + attempts, seed * 1_000_000 + attempts + AT_ONCE)
+        settings = [SamplingParams(max_tokens=length, seed=one, **law) for one in seeds]
         answers = draw([prompt] * AT_ONCE, settings, use_tqdm=False)
         done += sum(rule.accepts(answer.outputs[0].text) for answer in answers)
         attempts += AT_ONCE

@@ -42,7 +42,7 @@ def serving(answer):
             kind = "delta" if asked.get("stream") else "message"
             numbered = [{"index": i, "finish_reason": "stop", **choice} for i, choice in enumerate(choices)]
             for choice in numbered:
-                choice[kind] = {"role": "assistant", "content": None, **choice.pop("said")}
+                choice[kind] = {"role": "assistant", "content": None, **choice.pop("message")}
             body = json.dumps({"id": "1", "object": "x", "created": 1, "model": "tiny", "choices": numbered}).encode()
             self.send(status, b"data: %s\n\ndata: [DONE]\n\n" % body if asked.get("stream") else body)
 
@@ -54,16 +54,16 @@ def serving(answer):
 
 def obeying(asked):
     call = {"id": "1", "type": "function", "function": {"name": "weigh", "arguments": PICKED}}
-    said: dict[str, Any] = {"content": "The sky is a sky"[: None if "stop" not in asked else 2]}
+    message: dict[str, Any] = {"content": "The sky is a sky"[: None if "stop" not in asked else 2]}
     structured = asked.get("structured_outputs", {})
     if asked.get("tool_choice"):
-        said = {"tool_calls": [call]}
+        message = {"tool_calls": [call]}
     elif "response_format" in asked or "json" in structured:
-        said = {"content": PICKED, "reasoning_content": POEM}
+        message = {"content": PICKED, "reasoning_content": POEM}
     elif structured:
         ways = {"regex": "2026-01-31", "choice": "quartz", "grammar": "ab-34"}
-        said = {"content": next(text for way, text in ways.items() if way in structured)}
-    choice: dict[str, Any] = {"said": said}
+        message = {"content": next(text for way, text in ways.items() if way in structured)}
+    choice: dict[str, Any] = {"message": message}
     if asked.get("logprobs"):
         top = [{"token": "a", "logprob": -0.6931471805599453, "bytes": None}] * 2
         choice["logprobs"] = {"content": [{**top[0], "top_logprobs": top}], "refusal": None}
@@ -72,7 +72,7 @@ def obeying(asked):
 
 def ignoring():
     texts = iter(f"{POEM} {number}" for number in range(1000))
-    return lambda asked: (200, [{"said": {"content": next(texts)}}])
+    return lambda asked: (200, [{"message": {"content": next(texts)}}])
 
 
 def by_name(answer):
@@ -81,17 +81,17 @@ def by_name(answer):
 
 
 def test_a_server_that_enforces_everything():
-    found = by_name(obeying)
-    assert {finding.result for finding in found.values()} == {Result.ENFORCED}
-    assert len(found) == len(PROBES)
-    assert found["logprobs"].detail == "of what is sampled"
+    findings = by_name(obeying)
+    assert {finding.result for finding in findings.values()} == {Result.ENFORCED}
+    assert len(findings) == len(PROBES)
+    assert findings["logprobs"].detail == "of what is sampled"
 
 
 def test_a_server_that_ignores_everything():
-    found = by_name(ignoring())
-    assert {finding.result for finding in found.values()} == {Result.IGNORED}
-    assert found["n with json_schema"].detail == "2 of 2: 1 texts instead of 3"
-    assert POEM not in repr(found)
+    findings = by_name(ignoring())
+    assert {finding.result for finding in findings.values()} == {Result.IGNORED}
+    assert findings["n with json_schema"].detail == "2 of 2: 1 texts instead of 3"
+    assert POEM not in repr(findings)
 
 
 @pytest.mark.parametrize(
@@ -104,20 +104,20 @@ def test_a_server_that_ignores_everything():
     ],
 )
 def test_a_server_that_ignores_one_field(field, change, names):
-    found = by_name(lambda asked: obeying(change(asked) if asked.get(field) else asked))
-    assert {name for name, finding in found.items() if finding.result is Result.IGNORED} == names
+    findings = by_name(lambda asked: obeying(change(asked) if asked.get(field) else asked))
+    assert {name for name, finding in findings.items() if finding.result is Result.IGNORED} == names
 
 
 def test_a_strict_tool_and_a_named_one():
     def answer(asked):
         status, choices = obeying(asked)
         for choice in choices:
-            for call in choice["said"].get("tool_calls", ()):
+            for call in choice["message"].get("tool_calls", ()):
                 call["function"] = {"name": "pick", "arguments": '{"kind": "lion"}'}
         return status, choices
 
-    found = by_name(answer)
-    ignored = {name: each.detail for name, each in found.items() if each.result is Result.IGNORED}
+    findings = by_name(answer)
+    ignored = {name: each.detail for name, each in findings.items() if each.result is Result.IGNORED}
     assert ignored == {
         "tool_choice: a tool": "2 of 2: another tool was called",
         "tools: strict": "2 of 2: arguments that break the schema",
@@ -130,7 +130,7 @@ def thinking(content, reasoning="reasoning", ended="stop"):
     def answer(asked):
         status, choices = obeying(asked)
         if asked["max_tokens"] > 64:
-            choices = [{"said": {"content": content, reasoning: POEM}, "finish_reason": ended}]
+            choices = [{"message": {"content": content, reasoning: POEM}, "finish_reason": ended}]
         return status, choices
 
     return answer
@@ -150,10 +150,10 @@ def thinking(content, reasoning="reasoning", ended="stop"):
 )
 def test_a_schema_after_reasoning(answer, result, detail):
     """Servers that drop the schema once the model has reasoned enforce it on all models that do not reason."""
-    found = by_name(answer)
-    finding = found.pop("json_schema after reasoning")
+    findings = by_name(answer)
+    finding = findings.pop("json_schema after reasoning")
     assert (finding.result, finding.detail) == (result, detail)
-    assert {each.result for each in found.values()} == {Result.ENFORCED}
+    assert {each.result for each in findings.values()} == {Result.ENFORCED}
 
 
 def test_log_probabilities_of_something_else():
@@ -166,7 +166,7 @@ def test_log_probabilities_of_something_else():
 
 def test_what_is_cut_off_shows_something_if_no_poem_begins_like_that():
     def cut_off(text):
-        return lambda asked: (200, [{"said": {"content": text}, "finish_reason": "length"}] * asked.get("n", 1))
+        return lambda asked: (200, [{"message": {"content": text}, "finish_reason": "length"}] * asked.get("n", 1))
 
     begun = by_name(cut_off('{"kind": "ze'))
     names = ("response_format: json_schema", "tool_choice: required", "structured_outputs: regex")

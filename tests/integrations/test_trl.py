@@ -147,6 +147,18 @@ def test_a_score_that_is_none():
         reward(TEA, score="mean")  # type: ignore[arg-type]
 
 
+def trained_by_page(word: str) -> tuple[Any, list[dict[str, Any]]]:
+    """Run the page's script with a word for two steps on a model in the folder; return its trainer and its log."""
+    (script,) = (block for block in blocks("training.md", "python") if word in block)
+    assert "max_steps=200" in script
+    small = "max_steps=2, use_cpu=True, report_to='none', per_device_train_batch_size=8, logging_steps=1"
+    script = script.replace("HuggingFaceTB/SmolLM2-135M", "model").replace("max_steps=200", small)
+    namespace: dict[str, Any] = {}
+    exec(compile(script, "training.md", "exec"), namespace)
+    trainer = namespace["trainer"]
+    return trainer, [line for line in trainer.state.log_history if "reward" in line]
+
+
 @pytest.mark.slow
 def test_the_script_of_the_page_trains(tmp_path, monkeypatch):
     """As written but for the model and the size: the rewards of each rule are in TRL's log."""
@@ -155,15 +167,9 @@ def test_the_script_of_the_page_trains(tmp_path, monkeypatch):
     world = llama_world(letters="abcdefghijklmnopqrstuvwxyzW ", max_new_tokens=6, dtype=torch.float32)
     for saved in (world.model, world.tokenizer):
         saved.save_pretrained("model")
-    (script,) = (block for block in blocks("training.md", "python") if "rewards(" in block)
     (rules,) = (block for block in blocks("training.md", "yaml") if "must_mention" in block)
     Path("reward.yaml").write_text(rules)
-    assert "max_steps=200" in script
-    small = "max_steps=2, use_cpu=True, report_to='none', per_device_train_batch_size=8, logging_steps=1"
-    script = script.replace("HuggingFaceTB/SmolLM2-135M", "model").replace("max_steps=200", small)
-    namespace: dict[str, Any] = {}
-    exec(compile(script, "training.md", "exec"), namespace)
-    first, second = (line for line in namespace["trainer"].state.log_history if "reward" in line)
+    _, (first, second) = trained_by_page("rewards(")
     names = ["mentions it", "short", *(part.title for part in catalogue("no-repetition").constraint.parts)]
     for line in (first, second):
         means = [line[f"rewards/{name}/mean"] for name in names]

@@ -13,7 +13,7 @@ from guardwrap.errors import UsageError
 from guardwrap.integrations.trl import reward, rollouts, weighted
 from guardwrap.proposals import Masked, Prompt
 from guardwrap.testing import World, goodness_of_fit, llama_world
-from tests.test_docs import blocks
+from tests.integrations.test_trl import trained_by_page
 
 RULE = Regex("b.*a")
 HINT = Prompt("b{prompt}")
@@ -354,15 +354,9 @@ def grpo(trl, world, function, reward_funcs, prompts, generations, *, callbacks=
 def test_the_script_of_the_page_trains(trl):
     """As written but for the model and the size."""
     saved(llama_world(letters="abcdefghijklmnopqrstuvwxyzW12 ", max_new_tokens=6, dtype=torch.float32))
-    (script,) = (block for block in blocks("training.md", "python") if "rollout_func" in block)
-    assert "max_steps=200" in script
-    small = "max_steps=2, use_cpu=True, report_to='none', per_device_train_batch_size=8, logging_steps=1"
-    script = script.replace("HuggingFaceTB/SmolLM2-135M", "model").replace("max_steps=200", small)
-    namespace: dict[str, Any] = {}
-    exec(compile(script, "training.md", "exec"), namespace)
-    first, second = (line for line in namespace["trainer"].state.log_history if "reward" in line)
+    trainer, (first, second) = trained_by_page("rollout_func")
     assert all(0 <= line["rewards/short/mean"] <= 1 and np.isfinite(line["loss"]) for line in (first, second))
-    assert not any(set("12") & set(text) for text in namespace["trainer"]._logs["completion"])
+    assert not any(set("12") & set(text) for text in trainer._logs["completion"])
 
 
 @pytest.mark.slow

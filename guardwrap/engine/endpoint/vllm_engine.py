@@ -54,7 +54,7 @@ class EngineEndpoint(Endpoint):
 
     def connected(self) -> Line:
         """Return what steps the engine."""
-        return EngineLine(self.llm)
+        return EngineLine(self.llm, self.model)
 
     def adapter_name(self, given: Any) -> str:
         """Return the folder of an adapter."""
@@ -85,9 +85,9 @@ def endpoint_of(generator: Any) -> Endpoint | None:
 class EngineLine(Line):
     """Steps an engine as long as it has requests, in the thread in which these are added and aborted."""
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, llm: Any, model: str) -> None:
         self._engine = llm.llm_engine
-        self._model = str(self._engine.model_config.model)
+        self._model = model
         self._tokenizer = llm.get_tokenizer()
         self._outputs: dict[str, asyncio.Queue[Any]] = {}  # of each running request
         self._numbers = itertools.count(1)
@@ -169,11 +169,10 @@ class EngineLine(Line):
                     waiting.put_nowait(error)
                 return
             for output in outputs:
-                if output.request_id in self._outputs:
+                if (wanted := self._outputs.get(output.request_id)) is not None:
+                    wanted.put_nowait(output)
                     if output.finished:
-                        self._outputs.pop(output.request_id).put_nowait(output)
-                    else:
-                        self._outputs[output.request_id].put_nowait(output)
+                        del self._outputs[output.request_id]
             await asyncio.sleep(0)  # requests are added and aborted now
 
 
