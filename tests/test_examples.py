@@ -139,7 +139,11 @@ RUN_HERE = ("integrations", "report", "rules", "structured")
 @pytest.mark.slow
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *(f"docs/{page}.md" for page in RUN_HERE)])
 @pytest.mark.usefixtures("loaded")
-def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(
+    document: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put_files_of(document)
     monkeypatch.setattr("guardwrap.constraints.kinds.classifier.loaded", lambda task, name: StandIn(task))
     found = blocks(document, "python")
     assert found

@@ -18,6 +18,7 @@ from guardwrap import (
     Count,
     Depth,
     Edges,
+    Finished,
     Grammar,
     JSONSchema,
     Keyword,
@@ -35,10 +36,16 @@ from guardwrap import (
     Readability,
     Regex,
     Secrets,
+    Share,
     Split,
+    ToolCalls,
     Values,
+    constraint,
 )
+from guardwrap.constraints.checking import judge_parts
 from guardwrap.constraints.files.constraint_data import kinds
+from guardwrap.outcomes import Draw
+from guardwrap.support.time_limits import StepOver, step_limit
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 
@@ -69,7 +76,17 @@ KINDS: dict[str, Callable[[Any], Constraint]] = {
     "values": lambda on: Values(max=11, on=on),
 }
 MODELS = {"classifier", "entails", "judge", "similar"}
-NO_TEXT = {"all", "any", "not", "code", "finished", "python", "share", "tool_calls"}
+TOOL = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+NO_TEXT: dict[str, Constraint] = {
+    "all": Length(max=9) & Regex("a"),
+    "any": Length(max=0) | Regex("a"),
+    "not": ~Keyword("a"),
+    "code": Regex("a"),  # a name in YAML for a constraint declared in Python
+    "finished": Finished(),
+    "python": constraint(lambda text: "a" in text),
+    "share": Share(Regex("a"), at_most=0.5),
+    "tool_calls": ToolCalls([TOOL]),
+}
 
 VIEWS = ("completion", "first_sentence", "sentences", "last_line", "lines", "paragraphs", "first_word", "words")
 PARTS = (
@@ -92,6 +109,25 @@ PIECES = [
 
 def test_every_kind_is_here() -> None:
     assert {*KINDS, *MODELS, *NO_TEXT} == {*kinds()}
+
+
+TEXT = "ab 1.\n" * 20
+MESSAGE = Draw("", (), TEXT, parts=(("tool_calls", ('{"name": "f", "arguments": {"a": 1}}',)),))
+INTERRUPTED = {"json_schema", "tool_calls"}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *NO_TEXT])
+def test_the_end_of_a_step_is_no_failure_of_a_checker(kind: str) -> None:
+    """A text is then judged elsewhere, in its own time."""
+    rule = NO_TEXT[kind] if kind in NO_TEXT else KINDS[kind]("completion")
+    judge_parts([rule], [MESSAGE])
+    interrupted = False
+    with step_limit(0):
+        try:
+            judge_parts([rule], [MESSAGE])
+        except StepOver:
+            interrupted = True
+    assert interrupted or kind not in INTERRUPTED
 
 
 @pytest.mark.slow

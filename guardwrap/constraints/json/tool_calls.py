@@ -180,6 +180,8 @@ class ToolCalls(Constraint):
                 for number, call in enumerate(calls):
                     if fault := self.fault_of_call(call):
                         return f"tool_calls[{number}]: {fault}"
+        except StepOver:
+            raise
         except TimeLimit:
             reason = f"took more than {CHECK_SECONDS:g} s on the calls of one message; simplify the tools' schemas"
             raise CheckFailed(self.title, reason) from None
