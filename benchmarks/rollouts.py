@@ -1,26 +1,39 @@
-"""GRPO with its own rollouts and with guardwrap's, on a policy whose texts are enumerated.
+"""GRPO with its own rollouts, with guardwrap's, and beside ``guardwrap train``.
 
     python benchmarks/rollouts.py
+    python benchmarks/rollouts.py --model stories15M --word dog --samples 6400
 
-runs in the environment of ``make test-trl``. Both are rewarded for the letter c, GRPO's own rollouts for the rule as
-well. Figures are exact: they are computed from the probabilities of all texts.
+runs in the environment of ``make test-trl``. The first is on a policy whose texts are enumerated, so that its figures
+are exact. Both are rewarded for the letter c, GRPO's own rollouts for the rule as well.
+
+The second trains a real model to write a word, with the same number of samples each way: GRPO, whose reward is the
+rule, without and with a weight of the KL to the untrained model, and ``guardwrap train`` by its methods. It prints the
+acceptance rate of the trained model, KL(g‖a') in nats, and the same of the texts that pass, KL(g‖g') = KL(g‖a') + log
+AR, on texts of g that nobody was trained on.
 """
 
 import argparse
 import math
 import tempfile
+import time
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import peft
 import torch
+import transformers
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from guardwrap import Budget, Regex
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex
 from guardwrap.integrations.trl import reward, rollouts
 from guardwrap.testing import World, llama_world
+from guardwrap.training import TrainingSettings, train
 
 RULE = Regex("b.*a.*b")
 TEXTS = 8
+PROMPT = "One day"
 
 Law = dict[tuple[int, ...], float]
 
@@ -44,8 +57,34 @@ def figures(world: World, gold: Law) -> dict[str, float]:
     }
 
 
-def trained(world: World, steps: int, seed: int, *, guarded: bool, beta: float = 0.0) -> tuple[World, float]:
-    """Return the trained policy, and the mean number of attempts per step.
+def trained(
+    folder: str, prompt: str, functions: Sequence[Any], steps: int, seed: int, rollout: Any = None, **options: Any
+) -> Any:
+    """Return the policy after so many updates of GRPO, its loss being the gradient of the mean reward."""
+    args = GRPOConfig(
+        folder,
+        max_steps=steps,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        bf16=False,
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_strategy="no",
+        seed=seed,
+        **options,
+    )
+    data = Dataset.from_list([{"prompt": prompt}])
+    more = {} if rollout is None else {"rollout_func": rollout}
+    trainer = GRPOTrainer(folder, functions, args, train_dataset=data, **more)
+    trainer.train()
+    return trainer.model.eval()
+
+
+def in_world(world: World, steps: int, seed: int, *, guarded: bool, beta: float = 0.0) -> tuple[World, float]:
+    """Return the trained policy, and the mean number of attempts per update.
 
     ``beta``: weight of the KL to the untrained policy.
     """
@@ -57,42 +96,98 @@ def trained(world: World, steps: int, seed: int, *, guarded: bool, beta: float =
         return output
 
     draw = rollouts(RULE, budget=Budget(max_attempts=100_000))
+    options = {"num_generations": TEXTS, "per_device_train_batch_size": TEXTS, "learning_rate": 1e-3, "beta": beta}
+    options["max_completion_length"] = world.max_new_tokens
     with tempfile.TemporaryDirectory() as folder:
         world.model.save_pretrained(folder)
         world.tokenizer.save_pretrained(folder)
-        options = {"loss_type": "dr_grpo", "scale_rewards": "none", "learning_rate": 1e-3, "bf16": False}
-        args = GRPOConfig(
-            folder,
-            max_steps=steps,
-            num_generations=TEXTS,
-            per_device_train_batch_size=TEXTS,
-            max_completion_length=world.max_new_tokens,
-            lr_scheduler_type="constant",
-            use_cpu=True,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-            logging_strategy="no",
-            seed=seed,
-            beta=beta,
-            **options,
-        )
         functions = [c_share] if guarded else [c_share, reward(RULE)]
-        data = Dataset.from_list([{"prompt": world.prompt}])
-        more = {"rollout_func": counted} if guarded else {}
-        trainer = GRPOTrainer(folder, functions, args, train_dataset=data, **more)
-        trainer.train()
-    policy = trainer.model.eval()
+        rollout = counted if guarded else None
+        policy = trained(folder, world.prompt, functions, steps, seed, rollout, **options)
     world = World(policy, world.tokenizer, world.prompt, world.max_new_tokens)
     return world, sum(attempts) / steps if guarded else TEXTS
+
+
+def log_probabilities(model: Any, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> Any:
+    """Return the log-probability of each text in nats, ``[texts]``."""
+    sums = []
+    for text in texts:
+        ids = torch.tensor([[*prompt, *text]])
+        with torch.no_grad():
+            log_p = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        sums.append(float(log_p.gather(1, ids[0, len(prompt) :, None]).sum()))
+    return np.array(sums)
+
+
+def with_word(options: argparse.Namespace) -> None:
+    """Train a real model to write a word, each way with the same number of samples."""
+    rule, settings = Keyword(options.word), {"max_new_tokens": 30, "do_sample": True, "temperature": 1.0, "top_k": 0}
+    pipe = transformers.pipeline("text-generation", options.model, dtype=torch.float32)
+    tokenizer, model = pipe.tokenizer, pipe.model
+    guarded = GuardedGenerator(pipe, rule, seed=options.seed, budget=Budget(1_000_000))
+    prompt = tokenizer(PROMPT)["input_ids"]
+    (drawn,) = guarded.attempts(PROMPT, options.gold, weigh=False, **settings)
+    gold = [attempt.draw.token_ids for attempt in drawn if attempt.satisfied]
+    log_z = math.log(len(gold) / options.gold)
+    log_g = log_probabilities(model, prompt, gold) - log_z
+
+    def show(name: str, policy: Any, minutes: float) -> None:
+        pipe = transformers.pipeline("text-generation", model=policy, tokenizer=tokenizer)
+        measured = GuardedGenerator(pipe, rule, seed=options.seed + 1, budget=Budget(1_000_000))
+        (attempts,) = measured.attempts(PROMPT, options.measured, weigh=False, **settings)
+        rate = sum(attempt.satisfied for attempt in attempts) / len(attempts)
+        ratios = log_g - log_probabilities(policy, prompt, gold)
+        kl, half = float(ratios.mean()), 1.96 * float(ratios.std()) / math.sqrt(len(gold))
+        texts = {attempt.draw.text for attempt in attempts if attempt.satisfied}
+        print(
+            f"{name} | {rate:.3f} | {kl:.2f} ± {half:.2f} | {kl + math.log(max(rate, 1e-9)):.2f} | "
+            f"{len(texts) / max(1, rate * len(attempts)):.2f} | {minutes:.1f}",
+            flush=True,
+        )
+
+    print(f"{len(gold)} texts of g in {options.gold} attempts\nway | AR | KL(g‖a') | KL(g‖g') | distinct | CPU min")
+    show("the model", model, 0)
+    grpo = {"num_generations": 64, "per_device_train_batch_size": 64, "max_completion_length": 30}
+    for beta in (0.0, 0.05, 0.5):
+        began = time.process_time()
+        steps = options.samples // 64
+        rate = options.learning_rate
+        policy = trained(
+            options.model, PROMPT, [reward(rule)], steps, options.seed, learning_rate=rate, beta=beta, **grpo
+        )
+        show(f"GRPO, beta {beta:g}", policy, (time.process_time() - began) / 60)
+    for method in ("replay", "dpg"):
+        began = time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            file = {
+                "model": options.model,
+                "dtype": "float32",
+                "constraint": {"kind": "keyword", "words": options.word},
+            }
+            file |= {"prompts": [PROMPT], "generation": settings, "method": method, "samples": options.samples}
+            file |= {"gold_attempts": 0, "final_attempts": 0, "seed": options.seed}
+            train(TrainingSettings(**file), folder)
+            base = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+            policy = peft.PeftModel.from_pretrained(base, f"{folder}/adapter").merge_and_unload().eval()
+        show(f"guardwrap train, {method}", policy, (time.process_time() - began) / 60)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="updates")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--model", help="a folder")
+    parser.add_argument("--word", default="dog")
+    parser.add_argument("--samples", type=int, default=6400)
+    parser.add_argument("--gold", type=int, default=6000, help="attempts of the untrained model")
+    parser.add_argument("--measured", type=int, default=1000, help="attempts of each trained model")
+    parser.add_argument("--learning-rate", type=float, default=3e-5, help="of GRPO, which trains all weights")
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.model:
+        with_word(options)
+        return
     world = llama_world(1, letters="abc", max_new_tokens=5, dtype=torch.float32)
     gold = world.gold(RULE)
     print("before", figures(world, gold), flush=True)
@@ -103,7 +198,7 @@ def main() -> None:
     }
     for name, way in ways.items():
         for seed in range(options.seeds):
-            policy, attempts = trained(world, options.steps, seed, **way)
+            policy, attempts = in_world(world, options.steps, seed, **way)
             print(name, f"{attempts:.0f} attempts per update", figures(policy, gold), flush=True)
 
 
