@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from guardwrap import GuardedGenerator, Masked, Regex
+from guardwrap import GuardedGenerator, Masked, Regex, Twisted
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.calls.pilot import card_figures
@@ -94,6 +94,13 @@ def test_other_prompts_are_said(folder: Path) -> None:
     assert f"({KNOWN}{NONE})" in outcomes[1].report.drawn_from
     (both,) = guarded.run(f"{world.prompt}b", **{**world.settings, "temperature": 1.0})
     assert f"({KNOWN}{NONE}{OTHER})" in both.report.drawn_from
+
+
+@pytest.mark.parametrize(("proposal", "changed"), [(Masked(), "masked"), (Twisted(), "twisted")])
+def test_a_distance_without_a_mask_is_not_that_with_one(folder: Path, proposal: Any, changed: str) -> None:
+    world = world_of()
+    (outcome,) = guarded_of(world, folder, proposal=proposal).run(world.prompt, **world.settings)
+    assert f"({KNOWN}, where nothing was {changed}), {changed} (g')" in outcome.report.drawn_from
 
 
 def test_a_plan_may_use_the_figures_of_a_card_only_for_its_prompt_and_settings(tmp_path: Path) -> None:
