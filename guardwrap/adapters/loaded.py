@@ -79,10 +79,17 @@ class Loaded:
         if why is not None or self.card is None or self.card.figures.kl_gold_guarded is None:
             return f"the adapter {self.name!r} (KL(g‖g') is not known: {why or 'its card does not say'})"
         there = True if prompt is None else self.card.prompts.has(prompt)
-        where = {True: "", False: ", of which this is none", None: ", of which this is perhaps none"}[there]
+        figure, unseen = self.card.figures.kl_gold_guarded, self.card.figures.unseen_kl_gold_guarded
+        if unseen is None or prompt is None:
+            where = {True: "", False: ", of which this is none", None: ", of which this is perhaps none"}[there]
+            where = f"its card's prompts{where}"
+        elif there:
+            where = "the prompts that it was trained on, of which this is one"
+        else:
+            figure, this = unseen, "this is none" if there is False else "this is perhaps none"
+            where = f"prompts like those that it was trained on, of which {this}"
         where += "".join(f", {each}" for each in differs)
-        distance = self.card.figures.kl_gold_guarded.estimate
-        return f"the adapter {self.name!r} (KL(g‖g') = {distance} nats, measured on its card's prompts{where})"
+        return f"the adapter {self.name!r} (KL(g‖g') = {figure.estimate} nats, measured on {where})"
 
     def _why_unknown(self, constraint: Constraint) -> str | None:
         """Return why what the card says of the distance to g does not hold here, in words; None if it does."""

@@ -46,6 +46,7 @@ class Buffer:
     """
 
     prompts: int  # number of prompts
+    held_out: list[bool] = field(default_factory=list)  # whether each prompt is held out; empty if none is
     samples: list[Sample] = field(default_factory=list)  # the samples in the order in which they were added
     log_base: list[float] = field(default_factory=list)  # log a(y) in nats; ``[samples]``
     origin: list[int] = field(default_factory=list)  # index of the law that each sample was drawn from; ``[samples]``
@@ -103,17 +104,19 @@ class Buffer:
     def shares(self, *, held_out: bool) -> Floats:
         """Return the share of g that each sample on one side represents, ``[samples]``; 0 on the other side.
 
-        They sum to 1, equally for all prompts, or are all 0 if there are no such samples.
+        The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no prompt is held
+        out. The shares sum to 1, equally for all prompts, or are all 0 if there are no such samples.
         """
-        weights = self.log_weights()
-        chosen = (np.array(self.places, int) % _HELD_OUT == 0) == held_out
-        shares = np.zeros(len(weights))
-        for prompt in range(self.prompts):
-            rows = chosen & np.array([sample.prompt == prompt for sample in self.samples], bool)
-            if rows.any():
-                inside = np.exp(weights[rows] - weights[rows].max())
-                shares[rows] = inside / inside.sum()
-        return shares / shares.sum() if shares.any() else shares
+        which = np.array([sample.prompt for sample in self.samples], int)
+        places = np.array(self.places, int)
+        side = np.array(self.held_out, bool)[which] if self.held_out else places % _HELD_OUT == 0
+        logs = np.where(side == held_out, self.log_weights(), -np.inf)
+        top = np.full(self.prompts, -np.inf)
+        np.maximum.at(top, which, logs)
+        shares = np.exp(logs - np.where(top > -np.inf, top, 0.0)[which])
+        totals = np.bincount(which, shares, self.prompts)
+        shares /= np.where(totals > 0, totals, 1.0)[which]
+        return np.asarray(shares / shares.sum() if shares.any() else shares)
 
 
 def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:
