@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from guardwrap.adapters.card import fingerprint
+from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics.intervals import Floats, rate_over
@@ -177,7 +178,7 @@ class Trainer:
         if law == POLICY:
             source, name = self.policy.source(), self.policy.digest()
         else:
-            source, name = None if law == BASE else Prompt(law), law
+            source, name = None if law == BASE else NAMED[law]() if law in NAMED else Prompt(law), law
         return draw_round(
             self.task,
             source,
@@ -229,7 +230,7 @@ class Trainer:
             self._mixture.branch(number, planned, drawn)
             row.samples, row.tokens = state.samples, state.tokens
             row.mixture = float(state.buffer.partition().mean())
-        ratios = [a - b for a, b in zip(log_base[0], self._mixture.log_law(law, first), strict=True)]
+        ratios = [a - b for a, b in zip(log_base[0], self._mixture.log_law(law, first, log_base[0]), strict=True)]
         if planned.learn == "dpg":
             state.counted += first.attempts
             for sample, ratio in zip(first.samples, ratios, strict=True):

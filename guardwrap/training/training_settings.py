@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from guardwrap.adapters.card import prompt_digest
 from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.proposals import Prompt
 
 _POPULATION = 50
@@ -46,7 +47,8 @@ class TrainingSettings(TaskSettings):
         ``"replay"``: learning from all accepted samples so far, weighted; ``"dpg"``: Algorithm 2 of the paper;
         ``"sft"``: fine-tuning on filtered samples.
     hints
-        Constraint-aware prompts, templates with ``{prompt}``, for the first samples. ``sft`` draws all its samples
+        Where the first samples come from: constraint-aware prompts, templates with ``{prompt}``; or ``masked`` and
+        ``twisted``, the model with a mask or a twist, whose texts ``replay`` weighs.``sft`` draws all its samples
         from them, or from the model itself if there are none, like the paper's baseline.
     warm_samples
         Attempts of the warm start, over all prompts: from the hints and the model itself for ``replay``, from the hints
@@ -127,7 +129,8 @@ class TrainingSettings(TaskSettings):
     @classmethod
     def _templates(cls, hints: list[str]) -> list[str]:
         for template in hints:
-            Prompt(template)
+            if template not in NAMED:
+                Prompt(template)
         if twice := [template for template in hints if hints.count(template) > 1]:
             raise ValueError(f"the hint {twice[0]!r} occurs twice; its samples would be the same")
         return hints

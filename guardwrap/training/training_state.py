@@ -54,6 +54,8 @@ class Buffer:
     # g, both sides must have them. They never change, so that no sample moves from training to held-out.
     places: list[int] = field(default_factory=list)
     log_laws: list[list[float]] = field(default_factory=list)  # log a'_k(y) in nats; ``[laws][samples]``
+    # log of the law's density in ``log_laws`` over the one that the sample was drawn with; ``[samples]``
+    corrections: list[float] = field(default_factory=list)
     # Numbers of attempts N_kp; ``[laws][prompts]``. The number that branches are worth may be fractional.
     drawn: list[list[float]] = field(default_factory=list)
 
@@ -64,16 +66,18 @@ class Buffer:
         log_base: Sequence[float],
         log_laws: Sequence[Sequence[float]],
         places: Sequence[int] | None = None,
+        corrections: Sequence[float] | None = None,
     ) -> None:
         """Add samples of one law, with their log-probabilities under every law.
 
-        Dependent samples have equal ``places``; None is for independent samples.
+        Dependent samples have equal ``places``; None is for independent samples. ``corrections``: None for zeros.
         """
         begin = self.origin.count(origin)
         self.places += range(begin, begin + len(samples)) if places is None else places
         self.samples += samples
         self.origin += [origin] * len(samples)
         self.log_base += log_base
+        self.corrections += [0.0] * len(samples) if corrections is None else corrections
         for known, more in zip(self.log_laws, log_laws, strict=True):
             known += more
 
@@ -83,6 +87,7 @@ class Buffer:
         self.samples = [self.samples[i] for i in kept]
         self.log_base = [self.log_base[i] for i in kept]
         self.places = [self.places[i] for i in kept]
+        self.corrections = [self.corrections[i] for i in kept]
         self.origin = [self.origin[i] - (self.origin[i] > law) for i in kept]
         del self.log_laws[law], self.drawn[law]
         self.log_laws = [[known[i] for i in kept] for known in self.log_laws]
@@ -94,7 +99,7 @@ class Buffer:
         with np.errstate(divide="ignore"):
             share = np.log(drawn / drawn.sum(axis=0))[:, which]
         mixture = np.logaddexp.reduce(share + np.array(self.log_laws), axis=0)
-        return np.asarray(np.array(self.log_base) - mixture)
+        return np.asarray(np.array(self.log_base) - mixture + np.array(self.corrections))
 
     def partition(self) -> Floats:
         """Estimate Z_p = E_q[P / q] for each prompt, ``[prompts]``; unbiased."""
@@ -155,6 +160,8 @@ class State:
     # the policy at the beginning of round N
     laws: list[str] = field(default_factory=list)
     policies: dict[str, Tensors] = field(default_factory=dict)  # parameters of those policies, by law
+    # log Ẑ of each prompt from attempts of a law that looks ahead, -inf if none satisfies the constraint; ``[prompts]``
+    log_z: dict[str, list[float]] = field(default_factory=dict)
     # tokens at which attempts of the model branch; empty until they are known
     pivots: list[int] = field(default_factory=list)
     done: int = 0  # number of finished rounds
