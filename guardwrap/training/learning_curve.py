@@ -26,6 +26,8 @@ _ENOUGH = 20
 _FEW = 0.01
 """Share of effective among accepted draws below which the acceptance rate says little about g."""
 
+LEAST_ACCEPTED = 8
+"""Fewest accepted draws of a prompt whose KL counts in the mean over a population of prompts."""
 
 Part = Literal["gold", "samples", "final"]
 
@@ -156,14 +158,23 @@ def summarise(row: Row, log_weights: Sequence[Floats], unseen: Sequence[Floats] 
     ``unseen``: those of held-out prompts.
     """
     row.partition = float(np.mean([np.exp(weights).mean() for weights in (*log_weights, *unseen)]))
-    met, unseen_met = (
-        [each for each in side if each.max() > -math.inf and len(each) > 1] for side in (log_weights, unseen)
-    )
+    met = [weights for weights in log_weights if weights.max() > -math.inf and len(weights) > 1]
     if met:
         row.effective = sum_of([effective_sample_size(weights) for weights in met])
-        row.kl = mean_over([kl_gold_proposal(weights) for weights in met], population=bool(unseen))
-    if unseen_met:
-        row.unseen_kl = mean_over([kl_gold_proposal(weights) for weights in unseen_met], population=True)
+    if known := enough(met, population=bool(unseen)):
+        row.kl = mean_over([kl_gold_proposal(weights) for weights in known], population=bool(unseen))
+    if known := enough(unseen, population=True):
+        row.unseen_kl = mean_over([kl_gold_proposal(weights) for weights in known], population=True)
+
+
+def enough(log_weights: Sequence[Floats], *, population: bool) -> list[Floats]:
+    """Return the log P/a' of the prompts whose KL can be estimated; of a population, those with a few accepted draws.
+
+    The interval of a population's mean knows nothing of each prompt's own bias. From one accepted draw, KL(g‖g') would
+    be 0. From eight it is 3 to 15 % too low at 0.3 to 0.7 nats, if log-weights are normal.
+    """
+    least = LEAST_ACCEPTED if population else 1
+    return [weights for weights in log_weights if (weights > -math.inf).sum() >= least]
 
 
 def mean_over(figures: Sequence[Estimate], *, population: bool) -> Estimate:

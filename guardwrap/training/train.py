@@ -38,10 +38,12 @@ from guardwrap.support.formatting import tail_in_words
 from guardwrap.support.yaml_nodes import short
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import (
+    LEAST_ACCEPTED,
     Follow,
     Meter,
     Row,
     Stage,
+    enough,
     learned,
     mean_over,
     summarise,
@@ -199,10 +201,14 @@ def _figures(
     accepted = [int((each > -math.inf).sum()) for each in log_weights]
     rate = rate_over if population else _rate_of_all
     figures, notes = {"acceptance_after": rate(accepted, attempts)}, []
-    known = [each for each, count in zip(log_weights, accepted, strict=True) if count]
+    known, needed = enough(log_weights, population=population), LEAST_ACCEPTED if population else 1
     if len(known) < prompts:
         known = known if population else []
-        notes += [f"KL is a mean over {len(known)} prompts, as no draw for the others is accepted"] if known else []
+        notes += (
+            [f"KL is a mean over the {len(known)} of {prompts} prompts with {needed} accepted draws or more"]
+            if known
+            else []
+        )
     if known:
         for name, kl in (("kl_gold_proposal", kl_gold_proposal), ("kl_gold_guarded", kl_gold_guarded)):
             figures[f"weighted_{name}"] = mean_over([kl(each) for each in known], population=population)
@@ -210,15 +216,18 @@ def _figures(
     if ratios:
         figures["acceptance_before"] = rate(base, of_base)
     elif known:
-        means = [partition(each) for each in known] + [Estimate(0.0, 0.0, 0.0)] * (prompts - len(known))
+        nothing = Estimate(0.0, 0.0, 0.0)
+        means = [partition(each) if count else nothing for each, count in zip(log_weights, accepted, strict=True)]
         figures["acceptance_before"] = mean_over(means, population=population)
         notes.append("the acceptance rate without the adapter is Ẑ, estimated from the weights of the adapter's draws")
-    if not ratios or min(base) < 2:
+    if not ratios or min(base) < max(needed, 2):
         if known:
             figures |= {name: figures[f"weighted_{name}"] for name in ("kl_gold_proposal", "kl_gold_guarded")}
             source = "from the weights of the adapter's own draws, which is too low if they miss part of g"
             return figures, [*notes, f"KL is estimated {source}"]
-        return figures, [f"KL is unknown: none of {attempts} draws for a prompt is accepted; raise final_attempts"]
+        few = f"none of {attempts} draws for a prompt is accepted"
+        few = f"no prompt has {needed} accepted draws among {attempts}" if population else few
+        return figures, [f"KL is unknown: {few}; raise final_attempts"]
     figures["kl_gold_proposal"] = mean_over(
         [kl_gold_proposal_from_gold(*each) for each in ratios], population=population
     )

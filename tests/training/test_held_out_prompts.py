@@ -13,8 +13,9 @@ from guardwrap.errors import SpecError, UsageError
 from guardwrap.support.files import CARD
 from guardwrap.testing import llama_world
 from guardwrap.training import TrainingSettings, read_settings, train, trainer
-from guardwrap.training.learning_curve import Row
+from guardwrap.training.learning_curve import Row, summarise
 from guardwrap.training.policy import update
+from guardwrap.training.train import _figures
 from guardwrap.training.training_state import Buffer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
@@ -127,6 +128,22 @@ def test_both_halves_are_measured(tmp_path):
             else "the prompts that it was trained on, of which this is one"
         )
         assert f"(KL(g‖g') = {distance} nats, measured on {where})" in str(outcome.report.proposal)
+
+
+def test_a_prompt_with_few_accepted_draws_has_no_kl():
+    """From a single accepted draw KL(g‖g') would be 0, and over many prompts with a narrow interval."""
+    few = [np.array([-1.0 - i, *[-math.inf] * 7]) for i in range(50)]
+    figures, notes = _figures(few, (), population=True)
+    assert figures.keys() == {"acceptance_after"}
+    assert notes == ["KL is unknown: no prompt has 8 accepted draws among 8; raise final_attempts"]
+    rng = np.random.default_rng(0)
+    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), population=True)
+    assert notes[0] == "KL is a mean over the 40 of 90 prompts with 8 accepted draws or more"
+    assert figures["kl_gold_guarded"].low < 0.32 < figures["kl_gold_guarded"].high
+    assert figures["acceptance_after"].low < (50 / 8 + 40) / 90 < figures["acceptance_after"].high
+    row = Row(0, "policy", 0, 0, 0.0, figures["acceptance_after"], 0)
+    summarise(row, few, few)
+    assert (row.kl, row.unseen_kl) == (None, None)
 
 
 FILES = [
