@@ -350,12 +350,13 @@ def describe(
     )
 
 
-_UNSEEN = (
-    ("acceptance rate without the adapter", "acceptance_before", ""),
-    ("acceptance rate with it", "acceptance_after", ""),
-    ("KL(g‖a')", "kl_gold_proposal", " nats"),
-    ("KL(g‖g')", "kl_gold_guarded", " nats"),
-)
+_MEASURED = {
+    "acceptance_before": ("acceptance rate without the adapter", ""),
+    "acceptance_after": ("acceptance rate with it", ""),
+    "kl_gold_proposal": ("KL(g‖a')", " nats"),
+    "kl_gold_guarded": ("KL(g‖g')", " nats"),
+    "pareto_k": ("Pareto k of the weights (a light tail: about 0.5 or less)", ""),
+}
 _TABLE = "| measured on the training's prompts | 95 % interval |\n|---|---|\n"
 
 
@@ -369,18 +370,12 @@ def readme(card: Card, folder: str) -> str:
     }
     if card.license is not None:
         front["license"] = card.license
-    rows = (
-        ("acceptance rate without the adapter", card.figures.acceptance_before, ""),
-        ("acceptance rate with it", card.figures.acceptance_after, ""),
-        ("KL(g‖a')", card.figures.kl_gold_proposal, " nats"),
-        ("KL(g‖g')", card.figures.kl_gold_guarded, " nats"),
-        ("Pareto k of the weights (a light tail: about 0.5 or less)", card.figures.pareto_k, ""),
-        *(
-            (f"{what}, prompts not trained on", getattr(card.figures, f"unseen_{name}"), unit)
-            for what, name, unit in _UNSEEN
-        ),
-    )
-    table = [f"| {what} | {figure.estimate}{unit} |" for what, figure, unit in rows if figure is not None]
+    table = [
+        f"| {words}{where} | {figure.estimate}{unit} |"
+        for prefix, where in (("", ""), ("unseen_", ", prompts not trained on"))
+        for name, (words, unit) in _MEASURED.items()
+        if (figure := getattr(card.figures, prefix + name, None)) is not None
+    ]
     settings = [f"{name}={value!r}" for name, value in card.settings.items()]
     constraint_file = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
     spent = [f"{card.samples} samples"]
