@@ -3,7 +3,8 @@
 Attempts of a proposal that looks ahead (a mask or a twist) come with weights P(y) / a'(y), but log a' of other samples
 would cost a mask at each of their tokens. Multiple importance sampling is unbiased for any shares of the laws in the
 weights that sum to 1 for each text (Veach and Guibas 1995), so the mixture takes a(y) / Ẑ for a'(y): weighed, its
-attempts are draws of g. Each of its samples has the factor a(y) / (Ẑ a'(y)), its weight over the mean weight.
+attempts are draws of g. Each of its samples has the factor a(y) / (Ẑ a'(y)), its weight over the mean weight. Ẑ is the
+mean over all prompts: that of a prompt whose few attempts missed g would be far too low, and make them count.
 
 Branches give more draws of g if a single word decides the constraint. A keyword that the model rarely writes begins
 with a token, the pivot, that is rarely drawn but has a probability at every step. So an attempt y of the model contains
@@ -73,9 +74,8 @@ class Mixture:
                 state.policies[name] = self.policy.state_dict()
         for name, each in zip(names, drawn, strict=True):
             if name in NAMED:
-                with np.errstate(divide="ignore"):
-                    means = [np.log(np.exp(weights).mean()) for weights in each.log_weights(each.seen_weights)]
-                state.log_z[name] = list(map(float, means))
+                weights = np.concatenate(each.log_weights(each.seen_weights))
+                state.log_z[name] = float(np.logaddexp.reduce(weights) - np.log(len(weights)))
             self._add_law(name)
         for name, each, base in zip(names, drawn, log_base, strict=True):
             self._add(name, each.samples, base, self.log_law(name, each, base), [each.attempts] * each.prompts)
@@ -146,10 +146,7 @@ class Mixture:
     def _log_under(self, law: str, samples: Sequence[Sample], log_base: Sequence[float]) -> list[float]:
         if law in NAMED:
             log_z = self.state.log_z[law]
-            return [
-                log - log_z[sample.prompt] if log_z[sample.prompt] > -math.inf else -math.inf
-                for sample, log in zip(samples, log_base, strict=True)
-            ]
+            return [log - log_z if log_z > -math.inf else -math.inf for log in log_base]
         if law in self._hinted:
             return self.task.log_probabilities(self.task.model, samples, self._hinted[law])
         if law == BASE:

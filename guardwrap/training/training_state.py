@@ -33,6 +33,10 @@ Tensors = dict[str, torch.Tensor]
 
 _HELD_OUT = 5  # one of this many samples is held out
 
+_MISSED = 1e-6
+"""A prompt has no share of the learning if its Ẑ is a smaller part of the mean: its samples are not those of its g. A
+mask may go on with white space after a complete object, and such texts are accepted with weights of e^-100."""
+
 
 @dataclass
 class Buffer:
@@ -110,12 +114,14 @@ class Buffer:
         """Return the share of g that each sample on one side represents, ``[samples]``; 0 on the other side.
 
         The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no prompt is held
-        out. The shares sum to 1, equally for all prompts, or are all 0 if there are no such samples.
+        out. The shares sum to 1, equally for all prompts with enough weight, or are all 0 if there are no such samples.
         """
         which = np.array([sample.prompt for sample in self.samples], int)
         places = np.array(self.places, int)
         side = np.array(self.held_out, bool)[which] if self.held_out else places % _HELD_OUT == 0
         logs = np.where(side == held_out, self.log_weights(), -np.inf)
+        z = np.bincount(which, np.exp(logs), self.prompts) / np.array(self.drawn, float).sum(axis=0)
+        logs[(z < _MISSED * z.mean())[which]] = -np.inf
         top = np.full(self.prompts, -np.inf)
         np.maximum.at(top, which, logs)
         shares = np.exp(logs - np.where(top > -np.inf, top, 0.0)[which])
@@ -160,8 +166,8 @@ class State:
     # the policy at the beginning of round N
     laws: list[str] = field(default_factory=list)
     policies: dict[str, Tensors] = field(default_factory=dict)  # parameters of those policies, by law
-    # log Ẑ of each prompt from attempts of a law that looks ahead, -inf if none satisfies the constraint; ``[prompts]``
-    log_z: dict[str, list[float]] = field(default_factory=dict)
+    # log Ẑ, over all prompts, from attempts of a law that looks ahead; -inf if none satisfies the constraint
+    log_z: dict[str, float] = field(default_factory=dict)
     # tokens at which attempts of the model branch; empty until they are known
     pivots: list[int] = field(default_factory=list)
     done: int = 0  # number of finished rounds

@@ -12,6 +12,7 @@ import pytest
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from guardwrap.training import mixture as module
+from guardwrap.training import training_state
 from guardwrap.training.mixture import branches, pivots
 from guardwrap.training.task import Sample, Task
 from guardwrap.training.training_state import Buffer, read_state, state_to_json
@@ -153,6 +154,17 @@ def test_shares_give_each_prompt_as_much() -> None:
         assert shares[which == 0].sum() == pytest.approx(0.5)
         assert shares[which == 1].sum() == pytest.approx(0.5)
     assert not (buffer.shares(held_out=True) * buffer.shares(held_out=False)).any()
+
+
+def test_a_prompt_whose_samples_missed_g_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As white space after a complete object, which a mask draws and the model does not."""
+    samples = [Sample(prompt, (0,), 1) for prompt in (0, 1, 1, 2)]
+    buffer = Buffer(3, log_laws=[[]], drawn=[[3, 3, 3]])
+    buffer.extend(samples, 0, [-1.0] * 4, [[-1.0] * 4], corrections=[0.0, -100.0, -120.0, -9.0])
+    assert buffer.shares(held_out=True).tolist() == [1, 0, 0, 0]
+    assert buffer.shares(held_out=False).tolist() == [0, 0, 0, 1]
+    monkeypatch.setattr(training_state, "_MISSED", 0.0)
+    assert buffer.shares(held_out=False)[1:] == pytest.approx([0.5, np.exp(-20) / 2, 0.5])
 
 
 PROMPTS = ["a", "ba"]
