@@ -10,12 +10,14 @@ import pytest
 
 from guardwrap.adapters import Card, Figure
 from guardwrap.errors import SpecError, UsageError
+from guardwrap.outcomes.blocks import Table
 from guardwrap.support.files import CARD
 from guardwrap.testing import llama_world
 from guardwrap.training import TrainingSettings, read_settings, train, trainer
 from guardwrap.training.learning_curve import Row, summarise
 from guardwrap.training.policy import update
 from guardwrap.training.train import _figures
+from guardwrap.training.training_report import pages_of, read_training, training_charts
 from guardwrap.training.training_state import Buffer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
@@ -117,6 +119,16 @@ def test_both_halves_are_measured(tmp_path):
     assert card.figures.unseen_acceptance_after == Figure.of(trained.figures["unseen_acceptance_after"])
     assert any(note.startswith("of these, the fewest accepted texts of 50: ") for note in card.notes)
     assert "| acceptance rate with it, prompts not trained on |" in (tmp_path / "adapter" / "README.md").read_text()
+
+    (page,) = pages_of([read_training(tmp_path, "mine")])
+    table = next(block for block in page.sections[0].blocks if isinstance(block, Table) and "AR" in block.columns)
+    names = ("acceptance_before", "acceptance_after")
+    assert [(row[0], *row[3:5]) for row in table.rows] == [
+        (name, *(trained.figures[side + each] for each in names))
+        for name, side in (("mine", ""), ("mine, held-out prompts", "unseen_"))
+    ]
+    curves = training_charts([read_training(tmp_path, "mine")])["acceptance"].series
+    assert [curve.name for curve in curves] == ["mine", "mine, held-out prompts"]
 
     guarded = guarded_of(world, adapter=tmp_path / "adapter", seed=0)
     for i, prompt in enumerate(PROMPTS):
