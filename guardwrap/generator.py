@@ -69,7 +69,8 @@ class GuardedGenerator:
         A trained adapter to draw attempts from: its folder or Hub id, an ``Adapter``, a full checkpoint with the same
         tokenizer, or an adapter in training (the result of ``adapters.attach``, or a model, in its current state). The
         wrapped model stays unchanged. With an ``Endpoint``, the adapter's name on the server; with vLLM's ``LLM``, its
-        folder. Texts follow g', as with ``proposal``. An adapter and a proposal cannot be combined.
+        folder. Texts follow g', as with ``proposal``. It can be combined only with ``Masked()`` and ``Twisted()``,
+        which then mask or twist the adapted model; weights stay those of the model itself.
     budget
         The most that may be spent on one prompt. None uses the constraint file's budget, or ``Budget()``.
     on_exhausted

@@ -162,7 +162,7 @@ class Figure(_Frozen):
 
 
 class Figures(_Frozen):
-    """Figures measured on the card's prompts.
+    """Figures measured on the card's prompts; those that begin with ``unseen_``, on prompts held out of the training.
 
     Parameters
     ----------
@@ -182,27 +182,41 @@ class Figures(_Frozen):
     kl_gold_proposal: Figure | None = None
     kl_gold_guarded: Figure | None = None
     pareto_k: Figure | None = None
+    unseen_acceptance_before: Figure | None = None
+    unseen_acceptance_after: Figure | None = None
+    unseen_kl_gold_proposal: Figure | None = None
+    unseen_kl_gold_guarded: Figure | None = None
+
+
+def prompt_digest(prompt: Any) -> str:
+    """Return 12 hexadecimal digits of the SHA-256 of a prompt, a string or a list of messages."""
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class CardPrompts(_Frozen):
-    """The prompts of the training."""
+    """The prompts that an adapter was trained on."""
 
     count: int = Field(ge=0)  # number of prompts
     digest: str  # SHA-256 of all prompts, as JSON
     first: list[str | list[dict[str, Any]]] = []  # the first few prompts, texts or chats, unless they are long
+    digests: str = ""  # ``prompt_digest`` of each of more prompts than are in ``first``; empty on cards of version 0.1
+    held_out: int = Field(default=0, ge=0)  # number of further prompts, which were only measured on
 
     @classmethod
-    def of(cls, prompts: Sequence[Any]) -> CardPrompts:
+    def of(cls, prompts: Sequence[Any], held_out: int = 0) -> CardPrompts:
         """Convert prompts, which are strings or lists of messages."""
         encoded = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
         digest = hashlib.sha256(json.dumps(encoded).encode()).hexdigest()
         first = [json.loads(text) for text in encoded[:SHOWN] if len(text) <= LONGEST]
-        return cls(count=len(prompts), digest=digest, first=first)
+        digests = " ".join(map(prompt_digest, prompts)) if len(prompts) > len(first) else ""
+        return cls(count=len(prompts), digest=digest, first=first, digests=digests, held_out=held_out)
 
     def has(self, prompt: Any) -> bool | None:
-        """Return whether a prompt is one of them; None if unknown, as the card contains only the first few."""
+        """Return whether a prompt is one of them; None if unknown, as older cards contain only the first few."""
         if not isinstance(prompt, str) and not all(isinstance(message, dict) for message in prompt):
             return None  # token ids, which cards do not contain
+        if self.digests:
+            return prompt_digest(prompt) in self.digests.split()
         if prompt in self.first or self.of([prompt]).digest == self.digest:
             return True
         return False if len(self.first) == self.count or self.count == 1 else None
@@ -302,6 +316,7 @@ def describe(
     method: str,
     seed: int,
     samples: int,
+    held_out: int = 0,
     **others: Any,
 ) -> Card:
     """Make a card with the model's fingerprint, the constraint, the prompts' digest and the installed versions.
@@ -316,6 +331,8 @@ def describe(
         Strings or lists of messages.
     name
         Hub id or name of the model; not a path, because the card is read on other machines.
+    held_out
+        Number of further prompts, which were only measured on.
     settings, method, seed, samples, **others
         Fields of the card; see ``Card``.
     """
@@ -327,12 +344,19 @@ def describe(
         constraint=None if in_memory else constraint.spec(),
         constraint_digest=constraint.digest,
         constraint_description=fields.pop("constraint_description", constraint.title),
-        prompts=CardPrompts.of(prompts),
+        prompts=CardPrompts.of(prompts, held_out),
         versions={package.__name__: str(package.__version__) for package in packages},
         **fields,
     )
 
 
+_MEASURED = {
+    "acceptance_before": ("acceptance rate without the adapter", ""),
+    "acceptance_after": ("acceptance rate with it", ""),
+    "kl_gold_proposal": ("KL(g‖a')", " nats"),
+    "kl_gold_guarded": ("KL(g‖g')", " nats"),
+    "pareto_k": ("Pareto k of the weights (a light tail: about 0.5 or less)", ""),
+}
 _TABLE = "| measured on the training's prompts | 95 % interval |\n|---|---|\n"
 
 
@@ -346,14 +370,12 @@ def readme(card: Card, folder: str) -> str:
     }
     if card.license is not None:
         front["license"] = card.license
-    rows = (
-        ("acceptance rate without the adapter", card.figures.acceptance_before, ""),
-        ("acceptance rate with it", card.figures.acceptance_after, ""),
-        ("KL(g‖a')", card.figures.kl_gold_proposal, " nats"),
-        ("KL(g‖g')", card.figures.kl_gold_guarded, " nats"),
-        ("Pareto k of the weights (a light tail: about 0.5 or less)", card.figures.pareto_k, ""),
-    )
-    table = [f"| {what} | {figure.estimate}{unit} |" for what, figure, unit in rows if figure is not None]
+    table = [
+        f"| {words}{where} | {figure.estimate}{unit} |"
+        for prefix, where in (("", ""), ("unseen_", ", prompts not trained on"))
+        for name, (words, unit) in _MEASURED.items()
+        if (figure := getattr(card.figures, prefix + name, None)) is not None
+    ]
     settings = [f"{name}={value!r}" for name, value in card.settings.items()]
     constraint_file = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
     spent = [f"{card.samples} samples"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,26 @@ class Loaded:
                     self._not_merged = f"the adapter is not merged into the weights, and slower: {first_line(error)}"
             return adapted.get_base_model(), (self._not_merged,) if merge and self._not_merged else ()
 
-    def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
-        """Return the adapter in words, with its distance KL(g‖g') from the card."""
+    def described(self, constraint: Constraint, prompt: Any = None, differs: Sequence[str] = ()) -> str:
+        """Return the adapter in words, with its distance KL(g‖g') from the card.
+
+        ``differs``: how this call differs from the card's measurements, in a few words each.
+        """
         why = self._why_unknown(constraint)
         if why is not None or self.card is None or self.card.figures.kl_gold_guarded is None:
             return f"the adapter {self.name!r} (KL(g‖g') is not known: {why or 'its card does not say'})"
         there = True if prompt is None else self.card.prompts.has(prompt)
-        where = {True: "", False: ", of which this is none", None: ", of which this is perhaps none"}[there]
-        where += ", under other generation settings" if other_settings else ""
-        distance = self.card.figures.kl_gold_guarded.estimate
-        return f"the adapter {self.name!r} (KL(g‖g') = {distance} nats, measured on its card's prompts{where})"
+        figure, unseen = self.card.figures.kl_gold_guarded, self.card.figures.unseen_kl_gold_guarded
+        if unseen is None or prompt is None:
+            where = {True: "", False: ", of which this is none", None: ", of which this is perhaps none"}[there]
+            where = f"its card's prompts{where}"
+        elif there:
+            where = "the prompts that it was trained on, of which this is one"
+        else:
+            figure, this = unseen, "this is none" if there is False else "this is perhaps none"
+            where = f"prompts like those that it was trained on, of which {this}"
+        where += "".join(f", {each}" for each in differs)
+        return f"the adapter {self.name!r} (KL(g‖g') = {figure.estimate} nats, measured on {where})"
 
     def _why_unknown(self, constraint: Constraint) -> str | None:
         """Return why what the card says of the distance to g does not hold here, in words; None if it does."""
@@ -124,7 +135,7 @@ class Checkpoint:
         """Return the model, and no notes."""
         return self._model, ()
 
-    def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
+    def described(self, constraint: Constraint, prompt: Any = None, differs: Sequence[str] = ()) -> str:
         """Return the checkpoint in words."""
         return f"the checkpoint {self.name!r} (KL(g‖g') is not known: it has no card)"
 

@@ -155,11 +155,14 @@ class LocalSource:
         proposal = self.proposal
         if proposal is None:
             return ITSELF
+        shape = None if proposal.masked is None else Shape.MASKED
+        shape = shape if proposal.twisted is None else Shape.TWISTED
         words = proposal.words
         if proposal.adapter is not None:
-            words = proposal.adapter.described(constraint, prompt, other_settings=self.other_settings)
-        masked = None if proposal.masked is None else Shape.MASKED
-        return Origin(words, masked if proposal.twisted is None else Shape.TWISTED)
+            differs = ["under other generation settings"] if self.other_settings else []
+            differs += [] if shape is None else [f"where nothing was {shape.value}"]
+            words = proposal.adapter.described(constraint, prompt, differs)
+        return Origin(words, shape)
 
     def _notes_on_weights(self) -> tuple[str, ...]:
         """Return notes for reports of samplers that use the weights of a mask or a twist, which decoding gives."""

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 
+from guardwrap.calls.prompts import OPTIONS, PromptSource
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_data import kinds, read_constraint
 from guardwrap.constraints.files.constraint_file import as_constraint_file
-from guardwrap.errors import UsageError
+from guardwrap.errors import PromptError, UsageError
 from guardwrap.support.files import PREFIX
 from guardwrap.support.validation import Invalid, document_of, validated
 from guardwrap.support.yaml_nodes import reading
+
+
+def _prompts_of(given: Any, info: ValidationInfo) -> Any:
+    """Read prompts from a file that is named instead: JSON Lines if its name says so, otherwise one per line."""
+    if not isinstance(given, str):
+        return given
+    path = beside((info.context or {}).get("path", ""), given)
+    try:
+        items = [item.fields for item in PromptSource(path=path, jsonl=path.endswith((".jsonl", ".ndjson"))).items()]
+    except PromptError as error:
+        raise ValueError(str(error)) from None
+    for number, fields in enumerate(items, start=1):
+        if unused := next((name for name in ("messages", *OPTIONS) if name in fields), None):
+            raise ValueError(f"{path}:{number}: {unused!r} is not supported here; give only a prompt in each line")
+    return [fields["prompt"] for fields in items]
 
 
 class TaskSettings(BaseModel):
@@ -28,7 +44,9 @@ class TaskSettings(BaseModel):
     model: str = "local"
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     constraint: str | dict[str, Any] | list[str | dict[str, Any]]
-    prompts: list[str] = Field(min_length=1)
+    prompts: Annotated[list[str], BeforeValidator(_prompts_of, json_schema_input_type=list[str] | str)] = Field(
+        min_length=1
+    )
     chat: bool = False
     generation: dict[str, Any] = {}
     seed: int = Field(default=0, ge=0)
@@ -60,9 +78,9 @@ def read_task_settings(
     kinds()  # imports the kinds of other packages before the time limit starts
     with reading(str(path)):
         source, fields = document_of(path, kind), TypeAdapter(kind)
-        settings = source.read(fields)
+        settings = source.read(fields, path=path)
         try:
-            settings = validated({**source.data, **changes}, fields) if changes else settings
+            settings = validated({**source.data, **changes}, fields, path=path) if changes else settings
             constraint = _inline_constraint(settings.constraint, allow_code)
         except Invalid as invalid:
             in_file = invalid.location[:1] == ("constraint",) and "constraint" not in changes

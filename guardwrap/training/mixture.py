@@ -1,5 +1,11 @@
 """The mixture of distributions that replay's samples come from, and branches of the model's attempts.
 
+Attempts of a proposal that looks ahead (a mask or a twist) come with weights P(y) / a'(y), but log a' of other samples
+would cost a mask at each of their tokens. Multiple importance sampling is unbiased for any shares of the laws in the
+weights that sum to 1 for each text (Veach and Guibas 1995), so the mixture takes a(y) / Ẑ for a'(y): weighed, its
+attempts are draws of g. Each of its samples has the factor a(y) / (Ẑ a'(y)), its weight over the mean weight. Ẑ is the
+mean over all prompts: that of a prompt whose few attempts missed g would be far too low, and make them count.
+
 Branches give more draws of g if a single word decides the constraint. A keyword that the model rarely writes begins
 with a token, the pivot, that is rarely drawn but has a probability at every step. So an attempt y of the model contains
 more information than whether it satisfies the constraint. For each t up to its first pivot, W_t = Σ_v a(v | y_<t), over
@@ -23,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.engine.sequence_scores import is_exact, scored
 from guardwrap.metrics.intervals import Floats
 from guardwrap.training import shards
@@ -51,7 +58,7 @@ class Mixture:
 
     def __init__(self, task: Task, policy: Policy, state: State, settings: TrainingSettings) -> None:
         self.task, self.policy, self.state, self.settings = task, policy, state, settings
-        self._hinted = {template: task.hinted(template) for template in settings.hints}
+        self._hinted = {hint: task.hinted(hint) for hint in settings.hints if hint not in NAMED}
 
     def extend(self, number: int, planned: Round, drawn: Sequence[Drawn], log_base: Sequence[Sequence[float]]) -> None:
         """Add a round's samples to the buffer, and compute all log-probabilities of old and new samples."""
@@ -65,9 +72,13 @@ class Mixture:
         for name in names:
             if name.startswith(POLICY):
                 state.policies[name] = self.policy.state_dict()
+        for name, each in zip(names, drawn, strict=True):
+            if name in NAMED:
+                weights = np.concatenate(each.log_weights(each.seen_weights))
+                state.log_z[name] = float(np.logaddexp.reduce(weights) - np.log(len(weights)))
             self._add_law(name)
         for name, each, base in zip(names, drawn, log_base, strict=True):
-            self._add(name, each.samples, base, self.log_law(name, each), [each.attempts] * each.prompts)
+            self._add(name, each.samples, base, self.log_law(name, each, base), [each.attempts] * each.prompts)
 
     def _add_law(self, name: str) -> None:
         state, buffer = self.state, self.state.buffer
@@ -87,10 +98,10 @@ class Mixture:
     ) -> None:
         """Add samples of a law, which stand for a number of attempts for each prompt."""
         state, buffer = self.state, self.state.buffer
-        place, known = state.laws.index(law), {BASE: log_base, law: log_law}
+        place, known = state.laws.index(law), {BASE: log_base} | ({} if law in NAMED else {law: log_law})
         buffer.drawn[place] = [before + more for before, more in zip(buffer.drawn[place], attempts, strict=True)]
         columns = [known[name] if name in known else self._log_under(name, samples, log_base) for name in state.laws]
-        buffer.extend(samples, place, log_base, columns, places)
+        buffer.extend(samples, place, log_base, columns, places, np.subtract(columns[place], log_law).tolist())
 
     def branch(self, number: int, planned: Round, drawn: Sequence[Drawn]) -> None:
         """Branch this round's attempts of the model itself at pivots, if there are such tokens."""
@@ -124,13 +135,18 @@ class Mixture:
         # Branches of one attempt share a prefix, so they are held out together.
         self._add(BRANCHES, samples, log_base, log_branch, [each.attempts for each in begun], parents)
 
-    def log_law(self, law: str, drawn: Drawn) -> list[float]:
+    def log_law(self, law: str, drawn: Drawn, log_base: Sequence[float]) -> list[float]:
         """Return the samples' log-probabilities under the law they were drawn from."""
+        if law in NAMED:
+            return [a - weight for a, weight in zip(log_base, drawn.seen_weights, strict=True)]
         if is_exact(self.policy.model if law.startswith(POLICY) else self.task.model):
             return drawn.log_seen
         return self._log_under(law, drawn.samples, ())
 
     def _log_under(self, law: str, samples: Sequence[Sample], log_base: Sequence[float]) -> list[float]:
+        if law in NAMED:
+            log_z = self.state.log_z[law]
+            return [log - log_z if log_z > -math.inf else -math.inf for log in log_base]
         if law in self._hinted:
             return self.task.log_probabilities(self.task.model, samples, self._hinted[law])
         if law == BASE:

@@ -44,8 +44,8 @@ Draws = tuple[tuple[str, int], ...]
 class Round:
     """Attempts to draw, and the method to learn from them."""
 
-    # Pairs of a law (distribution) and the number of attempts per prompt. Laws are ``"base"``, ``"policy"``, or the
-    # template of a constraint-aware prompt.
+    # Pairs of a law (distribution) and the number of attempts per prompt. Laws are ``"base"``, ``"policy"``, the
+    # template of a constraint-aware prompt, ``"masked"`` or ``"twisted"``.
     draws: Draws
     learn: Literal["replay", "dpg", "sft"]  # the method of learning
 
@@ -113,6 +113,8 @@ class Drawn:
     # prompt index and new tokens of each other attempt, if ``keep_rejected`` was set
     rejected: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     prompts: int = 1  # number of prompts
+    # log P/a' of each sample as computed during decoding, of a proposal that looks ahead
+    seen_weights: list[float] = field(default_factory=list)
 
     def texts(self, prompt: int) -> list[tuple[int, ...]]:
         """Return the new tokens of all attempts of a prompt."""
@@ -197,6 +199,7 @@ def draw_round(
                 for attempt in map(from_row, rows):
                     drawn.samples.append(task.sample(prompt, attempt.draw.token_ids))
                     drawn.log_seen.append(float(attempt.draw.log_proposal or 0.0))
+                    drawn.seen_weights.append(float(attempt.log_weight or 0.0))
             for prompt, texts in enumerate(chunk["rejected"]):
                 drawn.rejected += [(prompt, tuple(ids)) for ids in texts]
     return drawn

@@ -20,7 +20,7 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.proposal_draws import ProposedCall, require_weighable
 from guardwrap.models.task_calls import call_of
-from guardwrap.proposals import Prompt, Unweighable
+from guardwrap.proposals import Prompt, Unweighable, only_masks
 from guardwrap.samplers import Attempt
 from guardwrap.training import shards
 
@@ -64,9 +64,9 @@ class Task:
     def draw(
         self, count: int, seed: int, source: Any = None, on_attempt: Callable[[], None] | None = None
     ) -> list[list[Attempt]]:
-        """Draw and judge attempts, ``count`` for each prompt."""
+        """Draw and judge attempts, ``count`` for each prompt, with weights if the source masks or twists the model."""
         options = {"proposal": source, "adapter": False, "on_attempt": on_attempt, **self.generation}
-        return self.guarded.attempts(list(self.given), count, weigh=False, seed=seed, **options)
+        return self.guarded.attempts(list(self.given), count, weigh=only_masks(source), seed=seed, **options)
 
     def continued(
         self, prefixes: Sequence[tuple[int, int, tuple[int, ...]]], seed: int

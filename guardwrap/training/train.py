@@ -21,6 +21,7 @@ from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
+    acceptance_rate,
     kl_gold_guarded,
     kl_gold_guarded_from_gold,
     kl_gold_proposal,
@@ -29,13 +30,26 @@ from guardwrap.metrics import (
     pareto_k_limit,
     partition,
 )
-from guardwrap.metrics.intervals import Floats, mean_of
+from guardwrap.metrics.intervals import Floats, rate_over
 from guardwrap.models.proposal_draws import QUANTISED
 from guardwrap.outcomes import Estimate, heavy_tail
 from guardwrap.outcomes.charts import png_of
 from guardwrap.support.formatting import tail_in_words
+from guardwrap.support.yaml_nodes import short
 from guardwrap.training import shards
-from guardwrap.training.learning_curve import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
+from guardwrap.training.learning_curve import (
+    LEAST_ACCEPTED,
+    Follow,
+    Meter,
+    Row,
+    Stage,
+    enough,
+    learned,
+    mean_over,
+    summarise,
+    warnings_of,
+    write_curve,
+)
 from guardwrap.training.rounds import Drawn, draw_round
 from guardwrap.training.trainer import Trainer
 from guardwrap.training.training_report import Result, Trained, Training, training_charts
@@ -43,6 +57,7 @@ from guardwrap.training.training_settings import TrainingSettings
 
 logger = logging.getLogger("guardwrap")
 
+_WORST = 5  # held-out prompts with the lowest acceptance rates that are named
 _INTERRUPTED = "interrupted: nothing was measured"
 _PAPER = "Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)"
 
@@ -148,40 +163,87 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         folder=folder / "draws" / "final",
         meter=Meter(trainer.follow, "final", attempts * prompts),
     )
-    accepted = drawn.accepted
     log_base = task.log_probabilities(task.model, drawn.samples)
     log_policy = task.log_probabilities(trainer.policy.model, drawn.samples)
     weights = drawn.log_weights([a - b for a, b in zip(log_base, log_policy, strict=True)])
-    warnings = _warnings(trainer, drawn, weights)
-    figures = {"acceptance_after": drawn.acceptance}
     tail, heavy = _tail(weights)
-    figures |= {} if tail is None else {"pareto_k": tail}
     notes = [] if heavy is None else [heavy]
     notes += [QUANTISED] if is_quantised(task.model) else []
-    if min(accepted):
-        figures["weighted_kl_gold_proposal"] = mean_of([kl_gold_proposal(each) for each in weights])
-        figures["weighted_kl_gold_guarded"] = mean_of([kl_gold_guarded(each) for each in weights])
+    ratios: Sequence[Ratios] = ()
     if gold is not None:
-        figures["acceptance_before"] = gold.drawn.acceptance
-    elif min(accepted):
-        figures["acceptance_before"] = mean_of([partition(each) for each in weights])
+        ratios = gold.log_ratios(task.log_probabilities(trainer.policy.model, gold.drawn.samples))
+    (seen, unseen), gold_of = trainer.sides(weights), trainer.sides(ratios) if ratios else ((), ())
+    figures, remarks = _figures(seen, gold_of[0], population=bool(unseen))
+    figures |= {} if tail is None else {"pareto_k": tail}
+    notes += remarks
+    if unseen:
+        others, remarks = _figures(unseen, gold_of[1], population=True)
+        figures |= {f"unseen_{name}": figure for name, figure in others.items()}
+        notes += [f"on {len(unseen)} prompts that were not trained on: {remark}" for remark in remarks]
+        rates = trainer.sides(list(zip(drawn.accepted, settings.prompts, strict=True)))[1]
+        worst = ", ".join(f"{count} for {short(prompt)}" for count, prompt in sorted(rates)[:_WORST])
+        notes.append(f"of these, the fewest accepted texts of {attempts}: {worst}")
+    return figures, _warnings(trainer, drawn, weights), notes
+
+
+Ratios = tuple[Floats, tuple[int, int]]
+
+
+def _figures(
+    log_weights: Sequence[Floats], ratios: Sequence[Ratios], *, population: bool
+) -> tuple[dict[str, Estimate], list[str]]:
+    """Return the figures of a proposal on some prompts, and remarks on how they were estimated.
+
+    ``log_weights``: log P/a' of its attempts at each prompt. ``ratios``: ``Gold.log_ratios`` of these prompts, or
+    nothing. ``population``: whether intervals are for prompts like these, some of which may have no accepted draw.
+    """
+    attempts, prompts = len(log_weights[0]), len(log_weights)
+    accepted = [int((each > -math.inf).sum()) for each in log_weights]
+    rate = rate_over if population else _rate_of_all
+    figures, notes = {"acceptance_after": rate(accepted, attempts)}, []
+    known, needed = enough(log_weights, population=population), LEAST_ACCEPTED if population else 1
+    if len(known) < prompts:
+        known = known if population else []
+        notes += (
+            [f"KL is a mean over the {len(known)} of {prompts} prompts with {needed} accepted draws or more"]
+            if known
+            else []
+        )
+    if known:
+        for name, kl in (("kl_gold_proposal", kl_gold_proposal), ("kl_gold_guarded", kl_gold_guarded)):
+            figures[f"weighted_{name}"] = mean_over([kl(each) for each in known], population=population)
+    base, of_base = [count for _, (count, _) in ratios], ratios[0][1][1] if ratios else 0
+    if ratios:
+        figures["acceptance_before"] = rate(base, of_base)
+    elif known:
+        nothing = Estimate(0.0, 0.0, 0.0)
+        means = [partition(each) if count else nothing for each, count in zip(log_weights, accepted, strict=True)]
+        figures["acceptance_before"] = mean_over(means, population=population)
         notes.append("the acceptance rate without the adapter is Ẑ, estimated from the weights of the adapter's draws")
-    if gold is None or min(gold.drawn.accepted) < 2:
-        if min(accepted):
+    if not ratios or min(base) < max(needed, 2):
+        if known:
             figures |= {name: figures[f"weighted_{name}"] for name in ("kl_gold_proposal", "kl_gold_guarded")}
             source = "from the weights of the adapter's own draws, which is too low if they miss part of g"
-            notes.append(f"KL is estimated {source}")
-        else:
-            notes.append(f"KL is unknown: none of {attempts} draws for a prompt is accepted; raise final_attempts")
-        return figures, warnings, notes
-    ratios = gold.log_ratios(task.log_probabilities(trainer.policy.model, gold.drawn.samples))
-    figures["kl_gold_proposal"] = mean_of([kl_gold_proposal_from_gold(*each) for each in ratios])
-    if min(accepted):
-        figures["kl_gold_guarded"] = mean_of(
-            [kl_gold_guarded_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)]
-        )
-    of = f"{len(gold.drawn.samples)} draws of g among {gold.drawn.attempts * prompts} attempts of the model"
-    return figures, warnings, [*notes, f"KL is measured on {of}"]
+            return figures, [*notes, f"KL is estimated {source}"]
+        few = f"none of {attempts} draws for a prompt is accepted"
+        few = f"no prompt has {needed} accepted draws among {attempts}" if population else few
+        return figures, [f"KL is unknown: {few}; raise final_attempts"]
+    figures["kl_gold_proposal"] = mean_over(
+        [kl_gold_proposal_from_gold(*each) for each in ratios], population=population
+    )
+    if len(known) == prompts:
+        guarded = [
+            kl_gold_guarded_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)
+        ]
+        figures["kl_gold_guarded"] = mean_over(guarded, population=population)
+    return figures, [
+        *notes,
+        f"KL is measured on {sum(base)} draws of g among {of_base * prompts} attempts of the model",
+    ]
+
+
+def _rate_of_all(accepted: Sequence[int], attempts: int) -> Estimate:
+    return acceptance_rate(sum(accepted), attempts * len(accepted), stopped_on_acceptance=False)
 
 
 def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:
@@ -208,7 +270,7 @@ def _warnings(trainer: Trainer, drawn: Drawn, log_weights: Sequence[Floats]) -> 
         state.done, "final", state.samples, state.tokens, state.seconds, drawn.acceptance, len(drawn.samples),
         mixture=next((row.mixture for row in reversed(state.curve) if row.mixture), None),
     )  # fmt: skip
-    summarise(row, log_weights)
+    summarise(row, *trainer.sides(log_weights))
     warnings = warnings_of(row, None if trainer.gold is None else trainer.gold.drawn.acceptance)
     if not learned(state.curve):
         of_start = trainer.settings.start is not None
@@ -250,7 +312,8 @@ def _save(
     card = describe(
         trainer.task.model,
         trainer.task.guarded.constraint,
-        trainer.task.given,
+        trainer.sides(trainer.task.given)[0],
+        held_out=sum(trainer.held_out),
         name=settings.name or known_as(settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",

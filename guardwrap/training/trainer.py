@@ -10,14 +10,15 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from guardwrap.adapters.card import fingerprint
+from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.metrics.intervals import Floats
+from guardwrap.metrics.intervals import Floats, rate_over
 from guardwrap.metrics.weights import kong
 from guardwrap.outcomes import Estimate
 from guardwrap.proposals import Prompt
@@ -42,6 +43,8 @@ from guardwrap.training.training_state import (
 )
 
 logger = logging.getLogger("guardwrap")
+
+T = TypeVar("T")
 
 WARM_UP = 20
 """Updates of learning-rate warm-up at the beginning of each round of replay and sft."""
@@ -84,7 +87,9 @@ class Trainer:
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = self.policy.adam(settings.rate)
-        self.state: State = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
+        self.held_out: list[bool] = settings.held_out_prompts
+        buffer = Buffer(self._prompts, self.held_out if any(self.held_out) else [])
+        self.state: State = State(buffer, partition=[0.0] * self._prompts)
         self.gold: Gold | None = None
         self._about = self._what_this_is()
         self._began = time.monotonic()
@@ -101,6 +106,11 @@ class Trainer:
     @property
     def _prompts(self) -> int:
         return len(self.settings.prompts)
+
+    def sides(self, of_prompts: Sequence[T]) -> tuple[list[T], list[T]]:
+        """Divide values, one for each prompt, into those of prompts that are trained on and those of held-out ones."""
+        pairs = list(zip(of_prompts, self.held_out, strict=True))
+        return [each for each, unseen in pairs if not unseen], [each for each, unseen in pairs if unseen]
 
     def run(self) -> None:
         """Run the remaining rounds, until the budget ends."""
@@ -168,7 +178,7 @@ class Trainer:
         if law == POLICY:
             source, name = self.policy.source(), self.policy.digest()
         else:
-            source, name = None if law == BASE else Prompt(law), law
+            source, name = None if law == BASE else NAMED[law]() if law in NAMED else Prompt(law), law
         return draw_round(
             self.task,
             source,
@@ -206,8 +216,10 @@ class Trainer:
         The second value has the log-weights of that law's samples, or is empty for sft.
         """
         state, first, law = self.state, drawn[0], planned.draws[0][0]
-        accepted = len(first.samples)
-        row = Row(number, law, state.samples, state.tokens, self.seconds, first.acceptance, accepted)
+        seen, unseen = self.sides(first.accepted)
+        rate = rate_over(seen, first.attempts) if unseen else first.acceptance
+        row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(seen))
+        row.unseen_acceptance = rate_over(unseen, first.attempts) if unseen else None
         if planned.learn == "sft":
             for each in drawn:
                 state.buffer.extend(each.samples, 0, [0.0] * len(each.samples), [])
@@ -218,13 +230,13 @@ class Trainer:
             self._mixture.branch(number, planned, drawn)
             row.samples, row.tokens = state.samples, state.tokens
             row.mixture = float(state.buffer.partition().mean())
-        ratios = [a - b for a, b in zip(log_base[0], self._mixture.log_law(law, first), strict=True)]
+        ratios = [a - b for a, b in zip(log_base[0], self._mixture.log_law(law, first, log_base[0]), strict=True)]
         if planned.learn == "dpg":
             state.counted += first.attempts
             for sample, ratio in zip(first.samples, ratios, strict=True):
                 state.partition[sample.prompt] += math.exp(ratio)
             row.mixture = float(np.mean(state.partition)) / state.counted
-        summarise(row, first.log_weights(ratios))
+        summarise(row, *self.sides(first.log_weights(ratios)))
         return row, ratios
 
     # Learning
@@ -232,12 +244,15 @@ class Trainer:
     def _dpg(self, drawn: Drawn, ratios: Sequence[float]) -> None:
         """Take one step of Algorithm 2: the mean over draws of P/(π Z) ∇ log π, where Z is the mean of P/π so far."""
         state = self.state
-        weights = [
-            math.exp(ratio) * state.counted / state.partition[sample.prompt] / (drawn.attempts * self._prompts)
+        attempts = drawn.attempts * self.held_out.count(False)
+        pairs = [
+            (sample, math.exp(ratio) * state.counted / state.partition[sample.prompt] / attempts)
             for sample, ratio in zip(drawn.samples, ratios, strict=True)
+            if not self.held_out[sample.prompt]
         ]
-        if weights:
-            require_number(update(self.policy, self._optimizer, self.task, drawn.samples, weights, exact_ends=False))
+        if pairs:
+            samples, weights = zip(*pairs, strict=True)
+            require_number(update(self.policy, self._optimizer, self.task, samples, weights, exact_ends=False))
         state.dpg_steps += 1
 
     def _learn(self, number: int, replays: bool) -> None:
@@ -250,8 +265,9 @@ class Trainer:
             last = settings.updates if held_out.any() else settings.look
             last = min(last, math.ceil(OFTEN * kong(shares) / settings.batch_size)) if shares.any() else 0
         else:
-            shares, held_out = np.full(len(samples), 1 / len(samples)), np.zeros(0)
-            last = math.ceil(settings.epochs * len(samples) / settings.batch_size)
+            shares = np.array([not self.held_out[sample.prompt] for sample in samples], float)
+            last = math.ceil(settings.epochs * shares.sum() / settings.batch_size)
+            shares, held_out = shares / max(shares.sum(), 1.0), np.zeros(0)
         if replays and fit.step == 0 and last:
             self._look(fit, held_out)
         while fit.step < last and not self._settled(fit):

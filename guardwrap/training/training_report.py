@@ -35,6 +35,7 @@ from guardwrap.support.yaml_nodes import to_yaml
 from guardwrap.training.learning_curve import Row, learned
 from guardwrap.training.training_settings import TrainingSettings
 
+_UNSEEN = "unseen_"
 _SHOWN = 3  # most warnings of rounds shown per training
 
 
@@ -49,8 +50,9 @@ class Trained:
     figures
         Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
         ``kl_gold_guarded`` (nats), from draws of g if there are enough; and ``weighted_kl_gold_proposal`` and
-        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws. ``pareto_k`` is not a mean: it is the
-        tail index of these weights for the prompt where it is largest.
+        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws. The same names after ``unseen_`` are
+        those on held-out prompts. ``pareto_k`` is not a mean: it is the tail index of these weights for the prompt
+        where it is largest.
     samples, tokens, seconds
         Attempts, their tokens, and seconds spent on training, without measurements.
     curve
@@ -177,14 +179,16 @@ def _measured(group: Sequence[Training]) -> list[Block]:
     for training in group:
         if (result := training.result) is None:
             continue
-        of = result.figures
-        before, after, guarded = (of.get(name) for name in ("acceptance_before", "acceptance_after", "kl_gold_guarded"))
-        rows.append(
-            (training.name, result.settings.method, result.samples, before, after, of.get("kl_gold_proposal"), guarded,
-             _measured_on(of), result.tokens, result.seconds, result.settings.seed)
-        )  # fmt: skip
-        if after is not None and guarded is not None:
-            spots[training.name] = [Spot(minus_log(after), guarded)]
+        unseen = {key.removeprefix(_UNSEEN): x for key, x in result.figures.items() if key.startswith(_UNSEEN)}
+        names = ("acceptance_before", "acceptance_after", "kl_gold_proposal", "kl_gold_guarded")
+        for of, where in ((result.figures, ""), *([(unseen, ", held-out prompts")] if unseen else [])):
+            before, after, proposal, guarded = (of.get(name) for name in names)
+            rows.append(
+                (training.name + where, result.settings.method, result.samples, before, after, proposal, guarded,
+                 _measured_on(of), result.tokens, result.seconds, result.settings.seed)
+            )  # fmt: skip
+            if after is not None and guarded is not None:
+                spots[training.name + where] = [Spot(minus_log(after), guarded)]
     caption = "AR is the acceptance rate; KL(g‖a') = KL(g‖g') - log AR. Brackets are 95 % intervals."
     results = [(training.name, training.result) for training in group if training.result is not None]
     claims = [claim for name, result in results for claim in claims_of_training(name, result.figures, result.settings)]
@@ -225,6 +229,8 @@ def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
         elif by_weights:
             kl.append(Curve(f"{training.name} (by weights)", by_weights, training.name))
         rates.append(Curve(training.name, _points(rows, lambda row: row.acceptance)))
+        if unseen := _points(rows, lambda row: row.unseen_acceptance):
+            rates.append(Curve(f"{training.name}, held-out prompts", unseen))
     found = [training.result.figures for training in trainings if training.result is not None]
     before = [rate for figures in found if (rate := figures.get("acceptance_before")) and rate.value > 0]
     base = min(
@@ -285,7 +291,7 @@ _UNKNOWN = Estimate(math.nan, -math.inf, math.inf)
 
 def claims_of_training(name: str, figures: Mapping[str, Estimate], settings: TrainingSettings) -> list[Claim]:
     """Return two claims about a trained proposal: it costs less than the model, and it is closer to g."""
-    prompts = len(settings.prompts)
+    prompts = settings.held_out_prompts.count(False)
     before, after, kl = (figures.get(key) for key in ("acceptance_before", "acceptance_after", "kl_gold_proposal"))
     # Ẑ from the proposal's own draws is too low if they miss part of g, which exaggerates the saving.
     drawn = settings.gold_attempts > 0

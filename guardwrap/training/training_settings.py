@@ -8,9 +8,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from guardwrap.adapters.card import prompt_digest
 from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.proposals import Prompt
+
+_POPULATION = 50
+"""Least number of prompts of which a fifth is held out by default."""
 
 
 class TrainingSettings(TaskSettings):
@@ -28,7 +33,12 @@ class TrainingSettings(TaskSettings):
         ``catalogue:NAME``, the path of a constraint file, or the content of its ``constraint`` field: a constraint, or
         a list of constraints that must all hold.
     prompts
-        One or more prompts. g and Z differ between prompts; KL(g‖a') is a mean over them.
+        One or more prompts, or a file of prompts: JSON Lines with the field ``prompt`` if its name ends in ``.jsonl``,
+        otherwise one per line. g and Z differ between prompts; KL(g‖a') is a mean over them.
+    held_out
+        Share of the prompts that nothing is learned from. The adapter is measured on them as well, and ``replay`` ends
+        a round when KL(g‖a') on them no longer falls. The prompt alone decides, by its digest, whether it is held out.
+        None for a fifth of 50 prompts or more, otherwise 0.
     chat
         Whether each prompt becomes a user message.
     generation
@@ -37,7 +47,8 @@ class TrainingSettings(TaskSettings):
         ``"replay"``: learning from all accepted samples so far, weighted; ``"dpg"``: Algorithm 2 of the paper;
         ``"sft"``: fine-tuning on filtered samples.
     hints
-        Constraint-aware prompts, templates with ``{prompt}``, for the first samples. ``sft`` draws all its samples
+        Where the first samples come from: constraint-aware prompts, templates with ``{prompt}``; or ``masked`` and
+        ``twisted``, the model with a mask or a twist, whose texts ``replay`` weighs.``sft`` draws all its samples
         from them, or from the model itself if there are none, like the paper's baseline.
     warm_samples
         Attempts of the warm start, over all prompts: from the hints and the model itself for ``replay``, from the hints
@@ -90,6 +101,7 @@ class TrainingSettings(TaskSettings):
             "proposal", "sampler", "seed", "weigh")  # fmt: skip
 
     name: str | None = None
+    held_out: float | None = Field(default=None, ge=0, lt=1)
     method: Literal["replay", "dpg", "sft"] = "replay"
     hints: list[str] = Field(default_factory=list)
     warm_samples: int | None = Field(default=None, ge=0)
@@ -117,7 +129,8 @@ class TrainingSettings(TaskSettings):
     @classmethod
     def _templates(cls, hints: list[str]) -> list[str]:
         for template in hints:
-            Prompt(template)
+            if template not in NAMED:
+                Prompt(template)
         if twice := [template for template in hints if hints.count(template) > 1]:
             raise ValueError(f"the hint {twice[0]!r} occurs twice; its samples would be the same")
         return hints
@@ -127,6 +140,9 @@ class TrainingSettings(TaskSettings):
         prompts = len(self.prompts)
         if self.start and self.full:
             raise ValueError("start: an adapter cannot become a full model; remove start or full")
+        if self.held_out_share and len({*self.held_out_prompts}) < 2:
+            which = "all" if all(self.held_out_prompts) else "none"
+            raise ValueError(f"held_out={self.held_out_share} holds out {which} of {prompts} prompts; give more, or 0")
         if self.samples < prompts:
             raise ValueError(f"samples={self.samples} is less than one per prompt ({prompts} prompts)")
         if self.method == "sft":
@@ -137,6 +153,18 @@ class TrainingSettings(TaskSettings):
         if self.hints and self.warm * share < prompts * len(self.hints):
             raise ValueError(f"warm_samples={self.warm} is less than one per prompt and hint")
         return self
+
+    @property
+    def held_out_share(self) -> float:
+        """Share of the prompts to hold out, with the default applied."""
+        usual = 0.2 if len(self.prompts) >= _POPULATION else 0.0
+        return usual if self.held_out is None else self.held_out
+
+    @property
+    def held_out_prompts(self) -> list[bool]:
+        """Whether each prompt is held out, ``[prompts]``: its digest decides, not its position or the other prompts."""
+        share = self.held_out_share
+        return [int(prompt_digest(self.given(prompt)), 16) < share * 16**12 for prompt in self.prompts]
 
     @property
     def warm(self) -> int:

@@ -33,6 +33,10 @@ Tensors = dict[str, torch.Tensor]
 
 _HELD_OUT = 5  # one of this many samples is held out
 
+_MISSED = 1e-6
+"""A prompt has no share of the learning if its Ẑ is a smaller part of the mean: its samples are not those of its g. A
+mask may go on with white space after a complete object, and such texts are accepted with weights of e^-100."""
+
 
 @dataclass
 class Buffer:
@@ -46,6 +50,7 @@ class Buffer:
     """
 
     prompts: int  # number of prompts
+    held_out: list[bool] = field(default_factory=list)  # whether each prompt is held out; empty if none is
     samples: list[Sample] = field(default_factory=list)  # the samples in the order in which they were added
     log_base: list[float] = field(default_factory=list)  # log a(y) in nats; ``[samples]``
     origin: list[int] = field(default_factory=list)  # index of the law that each sample was drawn from; ``[samples]``
@@ -53,6 +58,8 @@ class Buffer:
     # g, both sides must have them. They never change, so that no sample moves from training to held-out.
     places: list[int] = field(default_factory=list)
     log_laws: list[list[float]] = field(default_factory=list)  # log a'_k(y) in nats; ``[laws][samples]``
+    # log of the law's density in ``log_laws`` over the one that the sample was drawn with; ``[samples]``
+    corrections: list[float] = field(default_factory=list)
     # Numbers of attempts N_kp; ``[laws][prompts]``. The number that branches are worth may be fractional.
     drawn: list[list[float]] = field(default_factory=list)
 
@@ -63,16 +70,18 @@ class Buffer:
         log_base: Sequence[float],
         log_laws: Sequence[Sequence[float]],
         places: Sequence[int] | None = None,
+        corrections: Sequence[float] | None = None,
     ) -> None:
         """Add samples of one law, with their log-probabilities under every law.
 
-        Dependent samples have equal ``places``; None is for independent samples.
+        Dependent samples have equal ``places``; None is for independent samples. ``corrections``: None for zeros.
         """
         begin = self.origin.count(origin)
         self.places += range(begin, begin + len(samples)) if places is None else places
         self.samples += samples
         self.origin += [origin] * len(samples)
         self.log_base += log_base
+        self.corrections += [0.0] * len(samples) if corrections is None else corrections
         for known, more in zip(self.log_laws, log_laws, strict=True):
             known += more
 
@@ -82,6 +91,7 @@ class Buffer:
         self.samples = [self.samples[i] for i in kept]
         self.log_base = [self.log_base[i] for i in kept]
         self.places = [self.places[i] for i in kept]
+        self.corrections = [self.corrections[i] for i in kept]
         self.origin = [self.origin[i] - (self.origin[i] > law) for i in kept]
         del self.log_laws[law], self.drawn[law]
         self.log_laws = [[known[i] for i in kept] for known in self.log_laws]
@@ -93,7 +103,7 @@ class Buffer:
         with np.errstate(divide="ignore"):
             share = np.log(drawn / drawn.sum(axis=0))[:, which]
         mixture = np.logaddexp.reduce(share + np.array(self.log_laws), axis=0)
-        return np.asarray(np.array(self.log_base) - mixture)
+        return np.asarray(np.array(self.log_base) - mixture + np.array(self.corrections))
 
     def partition(self) -> Floats:
         """Estimate Z_p = E_q[P / q] for each prompt, ``[prompts]``; unbiased."""
@@ -103,17 +113,21 @@ class Buffer:
     def shares(self, *, held_out: bool) -> Floats:
         """Return the share of g that each sample on one side represents, ``[samples]``; 0 on the other side.
 
-        They sum to 1, equally for all prompts, or are all 0 if there are no such samples.
+        The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no prompt is held
+        out. The shares sum to 1, equally for all prompts with enough weight, or are all 0 if there are no such samples.
         """
-        weights = self.log_weights()
-        chosen = (np.array(self.places, int) % _HELD_OUT == 0) == held_out
-        shares = np.zeros(len(weights))
-        for prompt in range(self.prompts):
-            rows = chosen & np.array([sample.prompt == prompt for sample in self.samples], bool)
-            if rows.any():
-                inside = np.exp(weights[rows] - weights[rows].max())
-                shares[rows] = inside / inside.sum()
-        return shares / shares.sum() if shares.any() else shares
+        which = np.array([sample.prompt for sample in self.samples], int)
+        places = np.array(self.places, int)
+        side = np.array(self.held_out, bool)[which] if self.held_out else places % _HELD_OUT == 0
+        logs = np.where(side == held_out, self.log_weights(), -np.inf)
+        z = np.bincount(which, np.exp(logs), self.prompts) / np.array(self.drawn, float).sum(axis=0)
+        logs[(z < _MISSED * z.mean())[which]] = -np.inf
+        top = np.full(self.prompts, -np.inf)
+        np.maximum.at(top, which, logs)
+        shares = np.exp(logs - np.where(top > -np.inf, top, 0.0)[which])
+        totals = np.bincount(which, shares, self.prompts)
+        shares /= np.where(totals > 0, totals, 1.0)[which]
+        return np.asarray(shares / shares.sum() if shares.any() else shares)
 
 
 def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:
@@ -152,6 +166,8 @@ class State:
     # the policy at the beginning of round N
     laws: list[str] = field(default_factory=list)
     policies: dict[str, Tensors] = field(default_factory=dict)  # parameters of those policies, by law
+    # log Ẑ, over all prompts, from attempts of a law that looks ahead; -inf if none satisfies the constraint
+    log_z: dict[str, float] = field(default_factory=dict)
     # tokens at which attempts of the model branch; empty until they are known
     pivots: list[int] = field(default_factory=list)
     done: int = 0  # number of finished rounds

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from guardwrap import GuardedGenerator, Masked, Regex
+from guardwrap import GuardedGenerator, Masked, Regex, Twisted
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.calls.pilot import card_figures
@@ -96,6 +96,13 @@ def test_other_prompts_are_said(folder: Path) -> None:
     assert f"({KNOWN}{NONE}{OTHER})" in both.report.drawn_from
 
 
+@pytest.mark.parametrize(("proposal", "changed"), [(Masked(), "masked"), (Twisted(), "twisted")])
+def test_a_distance_without_a_mask_is_not_that_with_one(folder: Path, proposal: Any, changed: str) -> None:
+    world = world_of()
+    (outcome,) = guarded_of(world, folder, proposal=proposal).run(world.prompt, **world.settings)
+    assert f"({KNOWN}, where nothing was {changed}), {changed} (g')" in outcome.report.drawn_from
+
+
 def test_a_plan_may_use_the_figures_of_a_card_only_for_its_prompt_and_settings(tmp_path: Path) -> None:
     world = world_of()
     folder = folder_of(world, tmp_path / "small")
@@ -121,14 +128,15 @@ def test_a_plan_may_use_the_figures_of_a_card_only_for_its_prompt_and_settings(t
     assert figures([world.prompt], world.settings, guarded_of(world, several)) is None
 
 
-def test_of_many_prompts_a_card_spells_a_few(tmp_path: Path) -> None:
+def test_of_many_prompts_a_card_spells_a_few_and_knows_the_digests_of_all(tmp_path: Path) -> None:
     world = world_of()
     prompts = CardPrompts.of([world.prompt, "b", "ab", "bb"])
-    guarded = guarded_of(world, folder_of(world, tmp_path / "small", prompts=prompts))
-    first, last, other = guarded.run([world.prompt, "bb", "bab"], **world.settings)
-    assert f"({KNOWN})" in first.report.drawn_from
-    for outcome in (last, other):
-        assert f"({KNOWN}{PERHAPS})" in outcome.report.drawn_from
+    for known, where in ((prompts, ("", NONE)), (prompts.model_copy(update={"digests": ""}), (PERHAPS, PERHAPS))):
+        guarded = guarded_of(world, folder_of(world, tmp_path / "small", prompts=known))
+        first, last, other = guarded.run([world.prompt, "bb", "bab"], **world.settings)
+        assert f"({KNOWN})" in first.report.drawn_from
+        for outcome, said in zip((last, other), where, strict=True):
+            assert f"({KNOWN}{said})" in outcome.report.drawn_from
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,8 @@ def test_of_many_prompts_a_card_spells_a_few(tmp_path: Path) -> None:
         (["a"], "b", False),
         (["a" * 9_000], "a" * 9_000, True),  # by its digest
         (["a" * 9_000], "b", False),
-        (["a" * 9_000, "b"], "c", None),
+        (["a" * 9_000, "b"], "c", False),
+        (["a" * 9_000, "b"], "a" * 9_000, True),
         ([CHAT, "b"], CHAT, True),
         ([CHAT, "b"], "a", False),
         (["a"], [1, 2], None),

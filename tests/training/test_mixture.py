@@ -1,6 +1,9 @@
 """Weights of samples from several distributions, and branches, compared with enumerated worlds."""
 
 import collections
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +12,11 @@ import pytest
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from guardwrap.training import mixture as module
+from guardwrap.training import training_state
 from guardwrap.training.mixture import branches, pivots
 from guardwrap.training.task import Sample, Task
-from guardwrap.training.training_state import Buffer
+from guardwrap.training.training_state import Buffer, read_state, state_to_json
+from tests.training.fixtures_training import DOUBLED, trainer_of
 
 WORLDS = {"table": lambda: table_world(letters="abc"), "llama": lambda: llama_world(letters="abc", temperature=0.8)}
 PIVOT = 3  # the letter c
@@ -149,3 +154,53 @@ def test_shares_give_each_prompt_as_much() -> None:
         assert shares[which == 0].sum() == pytest.approx(0.5)
         assert shares[which == 1].sum() == pytest.approx(0.5)
     assert not (buffer.shares(held_out=True) * buffer.shares(held_out=False)).any()
+
+
+def test_a_prompt_whose_samples_missed_g_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As white space after a complete object, which a mask draws and the model does not."""
+    samples = [Sample(prompt, (0,), 1) for prompt in (0, 1, 1, 2)]
+    buffer = Buffer(3, log_laws=[[]], drawn=[[3, 3, 3]])
+    buffer.extend(samples, 0, [-1.0] * 4, [[-1.0] * 4], corrections=[0.0, -100.0, -120.0, -9.0])
+    assert buffer.shares(held_out=True).tolist() == [1, 0, 0, 0]
+    assert buffer.shares(held_out=False).tolist() == [0, 0, 0, 1]
+    monkeypatch.setattr(training_state, "_MISSED", 0.0)
+    assert buffer.shares(held_out=False)[1:] == pytest.approx([0.5, np.exp(-20) / 2, 0.5])
+
+
+PROMPTS = ["a", "ba"]
+
+
+def worst_error(folder: Path, **others: Any) -> float:
+    """Draw the samples of a training, and return the largest error of g's share of any text, in standard errors."""
+    world = llama_world()
+    given = {"prompts": PROMPTS, "samples": 9000, "warm_samples": 8000, "base_share": 0.1,
+             "rounds": 1, "updates": 2, "look": 2, **others}  # fmt: skip
+    trainer = trainer_of(folder, world, **given)
+    trainer.run()
+    buffer = trainer.state.buffer
+    assert {*trainer.state.laws} >= {*others["hints"], "base", "policy 1"}
+    tensors, data = state_to_json(trainer.state)
+    assert read_state(tensors, json.loads(json.dumps(data))).log_z == trainer.state.log_z != {}
+    weights, errors = np.exp(buffer.log_weights()), []
+    attempts = np.array(buffer.drawn).sum(axis=0)
+    for prompt, given_prompt in enumerate(PROMPTS):
+        law = replace(world, prompt=given_prompt).law()
+        for ids in law:
+            if DOUBLED.accepts(world.draw(ids).text):
+                own = weights[[sample == Sample(prompt, ids, sample.decided) for sample in buffer.samples]]
+                if len(own) > 20:
+                    share = own.sum() / attempts[prompt]
+                    errors.append((share - law[ids]) / np.sqrt((own**2).sum() / attempts[prompt] ** 2))
+    assert len(errors) > 10
+    return float(np.abs(errors).max())
+
+
+@pytest.mark.parametrize("hint", ["masked", "twisted"])
+def test_samples_of_proposals_that_look_ahead_are_weighed(
+    tmp_path: Path, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together with samples of other distributions they give each text its share of g."""
+    assert worst_error(tmp_path / "right", hints=[hint]) < 5
+    extend = Buffer.extend
+    monkeypatch.setattr(Buffer, "extend", lambda self, *given: extend(self, *given[:-1]))
+    assert worst_error(tmp_path / "wrong", hints=[hint]) > 10, "the factors are left out"

@@ -111,7 +111,9 @@ def test_negative_control_of_z_draws_taken_for_those_of_a_new_adapter(
     z = sum(p for ids, p in world.law().items() if ids in world.gold(STRICT))
     log_law = Mixture.log_law
     monkeypatch.setattr(
-        Mixture, "log_law", lambda self, law, drawn: log_law(self, BASE if law.startswith(POLICY) else law, drawn)
+        Mixture,
+        "log_law",
+        lambda self, law, *drawn: log_law(self, BASE if law.startswith(POLICY) else law, *drawn),
     )
     monkeypatch.setattr("guardwrap.training.mixture.is_exact", lambda model: False)
     assert started(tmp_path, weak).state.buffer.partition()[0] > 1.2 * z

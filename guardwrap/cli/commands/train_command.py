@@ -35,10 +35,10 @@ def train(
 
         constraint: catalogue:NAME, a constraint file, or a constraint or list as in one
 
-        prompts: [...]
+        prompts: [...], or a file with one per line
 
-    Optional fields are model, name, dtype, chat, generation (arguments of generate), method, hints (templates with
-    {prompt}), samples and other budgets, gold_attempts, and settings for learning: see
+    Optional fields are held_out, model, name, dtype, chat, generation (arguments of generate), method, hints (templates
+    with {prompt}), samples and other budgets, gold_attempts, and settings for learning: see
     guardwrap.training.TrainingSettings.
 
     Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption, the

@@ -1,0 +1,190 @@
+"""Prompts that are held out: chosen by their digests, never learned from, measured apart, and named in reports."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from guardwrap.adapters import Card, Figure
+from guardwrap.errors import SpecError, UsageError
+from guardwrap.outcomes.blocks import Table
+from guardwrap.support.files import CARD
+from guardwrap.testing import llama_world
+from guardwrap.training import TrainingSettings, read_settings, train, trainer
+from guardwrap.training.learning_curve import Row, summarise
+from guardwrap.training.policy import update
+from guardwrap.training.train import _figures
+from guardwrap.training.training_report import pages_of, read_training, training_charts
+from guardwrap.training.training_state import Buffer
+from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
+
+PROMPTS = ["a", "b", "ab", "ba", "aab", "bba", "abab", "baba"]
+SETTINGS = {"prompts": PROMPTS, "held_out": 0.4, "final_attempts": 400, "samples": 1600, "rounds": 1}
+
+
+def split(prompts, **others):
+    settings = TrainingSettings(constraint="x", prompts=prompts, **others)
+    return dict(zip(prompts, settings.held_out_prompts, strict=True))
+
+
+def test_the_prompt_alone_decides():
+    prompts = [f"Write about {i}." for i in range(2000)]
+    whole = split(prompts, held_out=0.25)
+    assert sum(whole.values()) == pytest.approx(500, abs=100)  # five standard deviations
+    shuffled = random.Random(0).sample(prompts, 700)
+    assert all(whole[prompt] == held for prompt, held in split(shuffled, held_out=0.25).items())
+    more = split(prompts, held_out=0.5)
+    assert all(more[prompt] for prompt in prompts if whole[prompt]), "a larger share holds out the same and others"
+    assert split(prompts, chat=True, held_out=0.25) != whole, "a chat is another prompt than its text"
+
+
+def test_the_default_holds_out_a_fifth_of_many_prompts():
+    prompts = [f"p{i}" for i in range(300)]
+    assert split(prompts) == split(prompts, held_out=0.2)
+    assert not any(split(prompts[:49]).values())
+    assert not any(split(prompts, held_out=0.0).values())
+
+
+@pytest.mark.parametrize(("prompts", "share", "which"), [(["a"], 0.2, "none"), (["a", "b"], 0.999999, "all")])
+def test_neither_side_may_be_empty(prompts, share, which):
+    with pytest.raises(ValueError, match=f"holds out {which} of {len(prompts)} prompts"):
+        TrainingSettings(constraint="x", prompts=prompts, held_out=share)
+
+
+def learned_from(monkeypatch, folder, **others):
+    """Return the prompts that a training learns from, and the trainer."""
+    seen: set[int] = set()
+
+    def watched(policy, optimizer, task, samples, *args, **options):
+        seen.update(sample.prompt for sample in samples)
+        return update(policy, optimizer, task, samples, *args, **options)
+
+    monkeypatch.setattr(trainer, "update", watched)
+    training = trainer_of(folder, **{**SETTINGS, **others})
+    training.run()
+    return {PROMPTS[i] for i in seen}, training
+
+
+@pytest.mark.parametrize("method", ["replay", "dpg", "sft"])
+def test_nothing_is_learned_from_held_out_prompts(tmp_path, monkeypatch, method):
+    held_out = {prompt for prompt, held in split(PROMPTS, held_out=0.4).items() if held}
+    assert 1 < len(held_out) < 6
+    seen, training = learned_from(monkeypatch, tmp_path, method=method)
+    assert seen == {*PROMPTS} - held_out
+    row = training.state.curve[-1]
+    assert row.unseen_acceptance is not None
+    assert (row.held_out is not None) == (method == "replay")
+    assert Row.from_dict(json.loads(json.dumps(row.to_dict()))) == row
+
+
+def test_negative_control_a_leak_is_seen(tmp_path, monkeypatch):
+    """If the split is by sample, as without held-out prompts, all prompts are learned from."""
+    shares = Buffer.shares
+
+    def leaky(self, *, held_out):
+        return shares(replace(self, held_out=[]), held_out=held_out)
+
+    monkeypatch.setattr(Buffer, "shares", leaky)
+    seen, _ = learned_from(monkeypatch, tmp_path)
+    assert seen == {*PROMPTS}
+
+
+@pytest.mark.slow
+def test_both_halves_are_measured(tmp_path):
+    world = llama_world()
+    trained = train(guarded_of(world), settings_of(world, **SETTINGS), tmp_path)
+    training = trainer_of(tmp_path, world, **SETTINGS)  # as the training ended
+    policy = replace(world, model=training.policy.model)
+    for side, name in enumerate(("", "unseen_")):
+        rates, kls, zs = [], [], []
+        for i, prompt in enumerate(PROMPTS):
+            if training.held_out[i] == bool(side):
+                law, own = (replace(each, prompt=prompt).law() for each in (policy, world))
+                passing = [ids for ids in law if DOUBLED.accepts(world.draw(ids).text)]
+                rates.append(sum(law[ids] for ids in passing))
+                zs.append(sum(own[ids] for ids in passing))
+                kls.append(kl(training, replace(world, prompt=prompt), i) + math.log(rates[-1]))
+        for figure, exact in (
+            ("acceptance_after", rates),
+            ("acceptance_before", zs),
+            ("kl_gold_guarded", kls),
+        ):
+            found = trained.figures[name + figure]
+            assert found.low < np.mean(exact) < found.high, (name, figure)
+    card = Card.read(tmp_path / "adapter" / CARD)
+    assert (card.prompts.count, card.prompts.held_out) == (training.held_out.count(False), sum(training.held_out))
+    assert card.figures.unseen_acceptance_after == Figure.of(trained.figures["unseen_acceptance_after"])
+    assert any(note.startswith("of these, the fewest accepted texts of 50: ") for note in card.notes)
+    assert "| acceptance rate with it, prompts not trained on |" in (tmp_path / "adapter" / "README.md").read_text()
+
+    (page,) = pages_of([read_training(tmp_path, "mine")])
+    table = next(block for block in page.sections[0].blocks if isinstance(block, Table) and "AR" in block.columns)
+    names = ("acceptance_before", "acceptance_after")
+    assert [(row[0], *row[3:5]) for row in table.rows] == [
+        (name, *(trained.figures[side + each] for each in names))
+        for name, side in (("mine", ""), ("mine, held-out prompts", "unseen_"))
+    ]
+    curves = training_charts([read_training(tmp_path, "mine")])["acceptance"].series
+    assert [curve.name for curve in curves] == ["mine", "mine, held-out prompts"]
+
+    guarded = guarded_of(world, adapter=tmp_path / "adapter", seed=0)
+    for i, prompt in enumerate(PROMPTS):
+        (outcome,) = guarded.run(prompt, **world.settings)
+        distance = trained.figures["unseen_kl_gold_guarded" if training.held_out[i] else "kl_gold_guarded"]
+        where = (
+            "prompts like those that it was trained on, of which this is none"
+            if training.held_out[i]
+            else "the prompts that it was trained on, of which this is one"
+        )
+        assert f"(KL(g‖g') = {distance} nats, measured on {where})" in str(outcome.report.proposal)
+
+
+def test_a_prompt_with_few_accepted_draws_has_no_kl():
+    """From a single accepted draw KL(g‖g') would be 0, and over many prompts with a narrow interval."""
+    few = [np.array([-1.0 - i, *[-math.inf] * 7]) for i in range(50)]
+    figures, notes = _figures(few, (), population=True)
+    assert figures.keys() == {"acceptance_after"}
+    assert notes == ["KL is unknown: no prompt has 8 accepted draws among 8; raise final_attempts"]
+    rng = np.random.default_rng(0)
+    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), population=True)
+    assert notes[0] == "KL is a mean over the 40 of 90 prompts with 8 accepted draws or more"
+    assert figures["kl_gold_guarded"].low < 0.32 < figures["kl_gold_guarded"].high
+    assert figures["acceptance_after"].low < (50 / 8 + 40) / 90 < figures["acceptance_after"].high
+    row = Row(0, "policy", 0, 0, 0.0, figures["acceptance_after"], 0)
+    summarise(row, few, few)
+    assert (row.kl, row.unseen_kl) == (None, None)
+
+
+FILES = [
+    ("p.txt", "One\nTwo, and more\n", ["One", "Two, and more"]),
+    ("p.jsonl", '{"prompt": ""}\n{"prompt": "Two\\nlines", "topic": "x"}\n', ["", "Two\nlines"]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "prompts"), FILES)
+def test_prompts_from_a_file_beside_the_settings(tmp_path, name, content, prompts):
+    (tmp_path / name).write_text(content)
+    (tmp_path / "t.yaml").write_text(f"constraint: {{kind: regex, pattern: a}}\nprompts: {name}\nsamples: 100\n")
+    assert read_settings(tmp_path / "t.yaml")[0].prompts == prompts
+    assert read_settings(tmp_path / "t.yaml", changes={"samples": 50})[0].prompts == prompts
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("p.txt", None, "t.yaml:2: prompts: cannot read 'p.txt'"),
+        ("p.txt", "One\n\n", "p.txt:2: empty line"),
+        ("p.txt", "", "prompts: List should have at least 1 item|at least 1 item"),
+        ("p.jsonl", '{"prompt": "a", "constraint": "catalogue:tea"}\n', "p.jsonl:1: 'constraint' is not supported"),
+        ("p.jsonl", '{"messages": [{"role": "user", "content": "a"}]}\n', "p.jsonl:1: 'messages' is not supported"),
+    ],
+)
+def test_files_of_prompts_that_cannot_be_used(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    (tmp_path / "t.yaml").write_text(f"constraint: {{kind: regex, pattern: a}}\nprompts: {name}\n")
+    with pytest.raises((SpecError, UsageError), match=message):
+        read_settings(tmp_path / "t.yaml")
