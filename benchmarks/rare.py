@@ -4,6 +4,7 @@
     python benchmarks/rare.py words --model PATH --bank FOLDER --out rare-words.jsonl
     python benchmarks/rare.py costs --model PATH --bank FOLDER --out rare-costs.jsonl
     python benchmarks/rare.py paper --model PATH --bank FOLDER --out rare-paper.jsonl
+    python benchmarks/rare.py written --model PATH --bank FOLDER --out rare-written.jsonl
     python benchmarks/rare.py confirm --model PATH --bank FOLDER --words night,birds --out rare-confirmed.jsonl
 
 ``bank`` draws texts of 30 tokens from ``<s>`` at temperature 1 with ``transformers`` alone, 512 in a file. Those with a
@@ -12,9 +13,11 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. (``rare_learning.py`` varies other settings.)
 ``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
-with training. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the
-word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a
-run that was stopped can be continued.
+with training. ``written`` needs no bank: it estimates the attempts that a text takes where words are written, from the
+log-weights of 512 attempts, and says which way a call with ``Twisted()`` takes. The other commands measure twists by
+states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the word
+stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run
+that was stopped can be continued.
 """
 
 import argparse
@@ -36,7 +39,10 @@ import transformers
 from scipy import stats
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
+from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint, Twists
+from guardwrap.twists.hits import LearnedHits, decided
+from guardwrap.twists.hits import attempts_a_text as attempts_by_weights
 from guardwrap.twists.twist import Defaults, Twist
 
 TOKENS = 30
@@ -53,6 +59,7 @@ SETTINGS: dict[str, Any] = {
     "max_new_tokens": TOKENS,
 }
 PAPER = 1000
+WRITTEN = 512
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` learns with, as when its table was measured."""
@@ -149,13 +156,15 @@ def measure_words(path: str, bank: Sequence[str], words: Sequence[str], out: Pat
 
 
 def learned(guarded: GuardedGenerator, seed: int, shift: int = 0) -> Twist:
-    """Return the twist of a wrapper, after it has learned; ``shift`` is added to the seeds of the attempts for that."""
+    """Return a wrapper's twist by states, after it has learned; ``shift`` is added to the seeds of its attempts."""
     twists: list[Twist] = []
     make, learn = Twists.twist, TwistedConstraint.learn
 
-    def kept(self: Twists, prompt: Any) -> Twist:
-        twists.append(make(self, prompt))
-        return twists[-1]
+    def kept(self: Twists, prompt: Any, draw_of: Any) -> Twist:
+        twist = make(self, prompt, draw_of)
+        assert isinstance(twist, Twist)
+        twists.append(twist)
+        return twist
 
     def seeded(self: TwistedConstraint, prompts: Any, attempts: Any, *left: Any) -> Any:
         def shifted(some: Any, its: Any, count: int, its_seed: int) -> Any:
@@ -163,7 +172,8 @@ def learned(guarded: GuardedGenerator, seed: int, shift: int = 0) -> Twist:
 
         return learn(self, prompts, shifted, *left)
 
-    with mock.patch.object(Twists, "twist", kept), mock.patch.object(TwistedConstraint, "learn", seeded):
+    by_states = mock.patch.object(LearnedHits, "of", return_value=None)
+    with by_states, mock.patch.object(Twists, "twist", kept), mock.patch.object(TwistedConstraint, "learn", seeded):
         guarded.attempts("", 1, seed=seed, **SETTINGS)
     return twists[0]
 
@@ -256,6 +266,50 @@ def written(out: Path, line: dict[str, Any]) -> None:
     with out.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
     print(json.dumps(line), flush=True)
+
+
+def measure_written(path: str, words: Sequence[str], out: Path, seed: int) -> None:
+    """Write a line for each word that has none in the file: what writing it costs, and which way a call would take."""
+    model, tokenizer = load(path)
+    finished = {line["word"] for line in lines_of(out)}
+    for word in words:
+        if word in finished:
+            continue
+        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
+        decisions: list[tuple[bool, str]] = []
+
+        def written_anyway(*ways: Any, decisions: list[tuple[bool, str]] = decisions) -> tuple[bool, str]:
+            decisions.append(decided(*ways))
+            return True, decisions[-1][1]
+
+        began = time.process_time()
+        with mock.patch("guardwrap.calls.twisting.decided", written_anyway):
+            (attempts,) = guarded.attempts("", WRITTEN, seed=seed, **SETTINGS)
+        logs = np.array([each.log_weight if each.satisfied else -np.inf for each in attempts], dtype=np.float64)
+        session = guarded.session
+        assert isinstance(session, LocalSession)
+        ((twisted, _),) = session._learned.values()
+        line = {
+            "word": word,
+            "seed": seed,
+            "learning": twisted.spent.attempts,
+            "taken": "written" if decisions and decisions[0][0] else "by states",
+            "decision": twisted.decision,
+            "attempts": len(logs),
+            "1/Z": round(float(1 / np.exp(logs).mean())),
+            "largest weight": round(float(np.exp(logs.max()) / np.exp(logs).mean())),
+            "attempts at .1 and .05": [round(attempts_by_weights(logs, tvd), 1) for tvd in DISTANCES],
+            "interval at .1": interval_of(logs, seed),
+            "cpu seconds": round(time.process_time() - began, 1),
+        }
+        written(out, line)
+
+
+def interval_of(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
+    """Return the 95 % interval of the attempts for a text at a TVD of .1, by bootstrap."""
+    chance = np.random.default_rng(seed)
+    costs = [attempts_by_weights(chance.choice(logs, len(logs))) for _ in range(200)]
+    return [round(float(end), 1) for end in np.quantile(costs, (0.025, 0.975))]
 
 
 def kl_with_interval(
@@ -406,7 +460,7 @@ def parser_of(description: str | None, words: Sequence[str], seed: int) -> argpa
 
 def main() -> None:
     parser = parser_of(__doc__, WORDS, 3)
-    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "confirm", "summary"])
+    parser.add_argument("what", choices=["bank", "words", "costs", "paper", "written", "confirm", "summary"])
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("rare.jsonl"))
     parser.add_argument("--texts", type=int, help="texts that confirm draws")
@@ -420,6 +474,9 @@ def main() -> None:
         return
     if options.what == "costs":
         measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
+        return
+    if options.what == "written":
+        measure_written(options.model, options.words.split(","), options.out, options.seed)
         return
     if options.what == "paper":
         measure_paper(options.model, options.bank, options.out, options.seed)

@@ -205,14 +205,23 @@ class Twisted:
     where e_x is the output embedding of token x, and v is one direction, fitted to beginnings that lead to success (the
     cross-entropy method, Rubinstein and Kroese 2004). A model whose output embeddings are quantized gets no such tilt.
 
+    If one of some words has to occur, another way is tried, too. An attempt draws a text from a mixture of the model
+    and of tilted models, whether or not the word comes, and notes before each token how likely the word would be there.
+    Then the word is written at one of these places, chosen in proportion to that, and the model continues from there.
+    The attempt is weighed by the sum over all places, so nearly all attempts count (what was taken back is an auxiliary
+    variable: Andrieu and Roberts 2009). That way is taken if learning shows that it needs fewer attempts for a TVD of
+    .1, and the report says which way it is, and what both would take. It is not tried with ``strength``, ``learned`` or
+    ``examples``, for models whose cache cannot drop tokens, or with logits processors of your own.
+
     ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
     report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g, to within the
     distance that the report gives.
 
-    Whatever ψ and v are, a'(y) is at least a(y) / 20 for each text y. If the tokens so far have the weight W = a/a',
-    the model's own distribution has a share of W / 20 in the next step, where a token would get less than that. So no
-    weight is above 20, and texts that make up a share s of g come once in 20 / (s Z) attempts, or more often.
+    By states, whatever ψ and v are, a'(y) is at least a(y) / 20 for each text y. If the tokens so far have the weight
+    W = a/a', the model's own distribution has a share of W / 20 in the next step, where a token would get less than
+    that. So no weight is above 20, and texts that make up a share s of g come once in 20 / (s Z) attempts, or more
+    often.
 
     Parameters
     ----------
@@ -229,7 +238,8 @@ class Twisted:
         may have drawn, given that no weight is above 20. None to learn ψ.
     attempts
         The number of attempts to learn ψ and v from, of all prompts together, at least 64. Learning ends earlier where
-        attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must be complete to pass.
+        attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must be complete to pass. Half
+        as many more are drawn to learn where to write a word.
     examples
         Texts of your model that satisfy the constraint, without their prompts, to learn v from instead of attempts:
         draws of g, such as those of ``sampler="rejection"``. Then ``attempts`` are to learn ψ from, and None is 128.

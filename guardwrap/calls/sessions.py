@@ -25,6 +25,7 @@ from guardwrap.engine.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.engine.endpoint.server import Endpoint, line_to
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.engine.refill.mode_selection import select_rows, slower_because
+from guardwrap.engine.refill.row_states import can_rewind
 from guardwrap.engine.scheduling.request import Spec
 from guardwrap.errors import UsageError
 from guardwrap.models.calls import Call, TensorCall
@@ -281,6 +282,11 @@ class LocalSession(BaseSession):
             separate=self.deterministic,
         )
 
+    def _encoded(self, text: str) -> list[int]:
+        """Return the tokens of a text alone."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
     def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:
         """Return the twists of a call, which may be learned already; None if no automaton follows the constraint."""
         assert proposal.twisted is not None
@@ -295,8 +301,10 @@ class LocalSession(BaseSession):
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
         twisted = known[0] if known else None
         if twisted is None:
-            ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in examples or ()]
-            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, ids)
+            ids = [self._encoded(text) for text in examples or ()]
+            kind = select_rows(model, separate=self.deterministic)
+            encode = self._encoded if path is None and can_rewind(kind, model) else None
+            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, ids, encode)
         if twisted is None:
             return None
         if known is None and path is not None:

@@ -24,7 +24,7 @@ from guardwrap.engine.model_weights import is_quantised
 from guardwrap.engine.refill.decode import RefillBackend
 from guardwrap.engine.refill.mode_selection import select_rows
 from guardwrap.engine.refill.row_states import rows_of
-from guardwrap.engine.scheduling.backend import Backend
+from guardwrap.engine.scheduling.backend import AttemptState, Backend
 from guardwrap.engine.scheduling.request import Drawing, DrawOf, Spec, Weigh
 from guardwrap.engine.transformers_loop import GenerateBackend
 from guardwrap.errors import UsageError
@@ -35,12 +35,14 @@ from guardwrap.models.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.models.masking import ConstraintMask
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.proposal_draws import QUANTISED, require_weighable, why_unweighable
-from guardwrap.outcomes import ITSELF, Origin, Outcome, Remedy, Shape
+from guardwrap.outcomes import ITSELF, Draw, Origin, Outcome, Remedy, Shape
 from guardwrap.proposals import Masked, Prompt, Twisted
+from guardwrap.twists.hits import Hits
 
 if TYPE_CHECKING:
     from guardwrap.adapters.card import Card
 
+_TAKEN_BACK = "tokens may be taken back until a word is written"
 _SURE = 1e-6
 """The share of the remaining probability that masks beyond truncation leave unseen."""
 
@@ -130,8 +132,9 @@ class LocalSource:
             lookahead = ConstraintMask(watch, prompt.law, spec.constraint, draw, 0.0, vocabulary)
             if self.masked is not None:
                 mask = lookahead = self._mask(self.masked, lookahead, prompt, spec)
-        why = self._whole_because(prompt)
         twists = self.twists
+        twist = None if twists is None else twists.twist(prompt, partial(_drawn, draw_of, prompt))
+        why = _TAKEN_BACK if isinstance(twist, Hits) else self._whole_because(prompt)
         notes = (*self.notes, *(self._notes_on_weights() if spec.sampler.weighs else ()), *prompt.law.notes)
         notes += (*self.call.notes(prompt, spec.constraint), *(() if twists is None else twists.notes))
         return prompt, Drawing(
@@ -139,7 +142,7 @@ class LocalSource:
             watch,
             mask,
             lookahead,
-            None if twists is None else twists.twist(prompt),
+            twist,
             self.weigh if spec.sampler.weighs else None,
             self._origin(spec.constraint, prompt.given),
             notes,
@@ -219,6 +222,11 @@ class LocalSource:
 def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
     """Make the backend that draws from a causal model."""
     return RefillBackend(partial(rows_of, select_rows(model, separate=separate), model), size)
+
+
+def _drawn(draw_of: DrawOf, prompt: PreparedPrompt, attempt: AttemptState) -> Draw:
+    """Decode an attempt that has ended."""
+    return draw_of(prompt, attempt.token_ids, attempt.status == "finished", None)
 
 
 def _draw_of(draw: DrawOf, constraint: Constraint) -> DrawOf:

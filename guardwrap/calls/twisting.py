@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.engine.scheduling.backend import TokenTwist
+from guardwrap.engine.scheduling.backend import AttemptState, TokenTwist
 from guardwrap.errors import UsageError
 from guardwrap.metrics import effective_sample_size
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.vocabulary import Vocabulary
-from guardwrap.outcomes import Usage
+from guardwrap.outcomes import Draw, Usage
 from guardwrap.samplers.protocol import Attempt
 from guardwrap.support.formatting import counted
 from guardwrap.support.yaml_nodes import short
+from guardwrap.twists.hits import Hits, LearnedHits, Mixture, decided
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, TokenStates, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings
@@ -83,6 +84,11 @@ def rounds_of(attempts: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def hit_rounds_of(attempts: int) -> tuple[int, ...]:
+    """Return how many attempts each round of writing words has, after so many by states; the last one decides."""
+    return attempts // 6, attempts // 3
+
+
 class Spent(NamedTuple):
     """The cost of attempts that are not returned; seconds are wall-clock time."""
 
@@ -112,11 +118,18 @@ class Learned(NamedTuple):
     attempts: Sequence[Sequence[Attempt]]  # the attempts of each prompt, with their log-weights
 
     @property
+    def log_weights(self) -> list[Values]:
+        """The log-weights of the attempts of each prompt, -inf for those that do not pass."""
+        return [
+            np.array([-np.inf if each.log_weight is None else each.log_weight for each in attempts])
+            for attempts in self.attempts
+        ]
+
+    @property
     def worth(self) -> float:
         """Effective draws of g for each attempt: the least of the prompts' (Σ w)² / (n Σ w²)."""
         worths = []
-        for attempts in self.attempts:
-            logs = np.array([-np.inf if each.log_weight is None else each.log_weight for each in attempts])
+        for logs in self.log_weights:
             passed = bool(len(logs)) and logs.max() > -np.inf
             worths.append(effective_sample_size(logs).value / len(logs) if passed else 0.0)
         return min(worths)
@@ -135,10 +148,15 @@ class TwistedConstraint:
     defaults: Defaults  # what it is drawn with unless the call says otherwise
     title: str = ""
     sizes: tuple[int, ...] = ()  # the attempts of each round of learning
+    by_states: int = 0  # the number of rounds with values of states. In the later ones words are written; see ``hits``.
     # tokens of texts to fit the tilt to, instead of attempts; empty for none, and without embeddings
     examples: tuple[tuple[int, ...], ...] = ()
     # the output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt
     embeddings: TokenEmbeddings | None = None
+    hits: LearnedHits | None = None  # the word that is written where attempts lead up to it; None for none
+    # why texts are drawn in that way, or by the values of states, for reports; "" before it is decided
+    decision: str = ""
+    writes: bool = False  # whether they are drawn in that way
     # log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned
     values: Values | None = None
     tilt: Values | None = None  # e_x · v in nats, ``[tokens]``; None if there is no tilt, or not yet
@@ -148,6 +166,8 @@ class TwistedConstraint:
     origin: str | None = None  # for reports, where the values were read from; None if they were learned here
     earlier: int = 0  # the attempts that values from a file had been learned from
     unused: int = 0  # the number of examples from which nothing was learned
+    # the log-weights of the attempts of the last round by states, by prompt
+    _by_states: list[Values] = field(default_factory=list, repr=False)
     _data: TiltData = field(default_factory=TiltData, repr=False)
     _learning: Lock = field(default_factory=Lock, repr=False)
 
@@ -159,10 +179,12 @@ class TwistedConstraint:
         model: Any,
         attempts: int | None,
         examples: Sequence[Sequence[int]] = (),
+        encode: Callable[[str], Sequence[int]] | None = None,
     ) -> TwistedConstraint | None:
         """Return the constraint with its automaton, to learn from attempts of a model; None if there is none.
 
-        ``examples`` are the tokens of satisfying texts to learn from.
+        ``examples`` are the tokens of satisfying texts to learn from. ``encode`` returns the tokens of a text, to write
+        words where attempts lead up to them; None if attempts cannot be taken back.
         """
         if vocabulary is None:
             raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
@@ -179,7 +201,13 @@ class TwistedConstraint:
         texts = () if embeddings is None else tuple(tuple(ids) for ids in examples)
         unused = len(examples) - len(texts)
         counts = SoftCounts(len(automaton))
-        return cls(states, counts, defaults, constraint.title, sizes, texts, embeddings, unused=unused)
+        hits = None
+        if encode is not None and not examples and embeddings is not None:
+            hits = LearnedHits.of(constraint, vocabulary, encode)
+        by_states = len(sizes)
+        if hits is not None:
+            sizes += hit_rounds_of(sum(sizes))
+        return cls(states, counts, defaults, constraint.title, sizes, by_states, texts, embeddings, hits, unused=unused)
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -246,14 +274,17 @@ class TwistedConstraint:
                 # A mask helps only where some token leads to a state from which no text satisfies the constraint.
                 masks = "" if self.states.automaton.live().all() else ", or use Masked()"
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1) + masks)
+            if self.hits is not None and not all(prompt.law.is_stateless for prompt in prompts):
+                self.hits, self.sizes = None, self.sizes[: self.by_states]  # what was taken back may have left traces
             while not self.learned and ((seconds := left()) is None or seconds > 0):
                 count = -(-self.sizes[self.rounds] // len(prompts))
                 began = time.monotonic()
-                twists = [self._learning_twist(prompt, count * len(prompts)) for prompt in prompts]
+                twists: list[Twist | Hits] = [self._learning_twist(each, count * len(prompts)) for each in prompts]
                 # After a round that was cut short, the next one draws other attempts.
                 learned = attempts(prompts, twists, count, self.spent.attempts)
-                self.counts.close_round()
-                self.values = log_values(self.states.automaton, self.counts, most)
+                if self.rounds < self.by_states:
+                    self.counts.close_round()
+                    self.values = log_values(self.states.automaton, self.counts, most)
                 self._fit(twists, learned)
                 share = (time.monotonic() - began) / len(prompts)
                 drawn = [spent._replace(seconds=share) for spent in learned.spent]
@@ -261,7 +292,13 @@ class TwistedConstraint:
                 self.spent = Spent.total((self.spent, *drawn))
                 if sum(spent.attempts for spent in drawn) < count * len(prompts):
                     return costs
-                rounds = len(self.sizes) if learned.worth >= ENOUGH else self.rounds + 1
+                rounds = self.rounds + 1
+                if self.hits is not None and rounds == self.by_states:
+                    self._by_states = learned.log_weights
+                if rounds <= self.by_states and learned.worth >= ENOUGH:
+                    rounds = len(self.sizes)
+                elif self.hits is not None and rounds == len(self.sizes):
+                    self.writes, self.decision = decided(learned.log_weights, self._by_states)
                 if rounds == len(self.sizes) and self.examples:
                     spent = self._recite(prompts[0], attempts)
                     costs[0] = Spent.total((costs[0], spent))
@@ -293,8 +330,11 @@ class TwistedConstraint:
             self.values = values = log_values(automaton, self.counts, tokens)
         return values
 
-    def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist:
+    def _learning_twist(self, prompt: PreparedPrompt, attempts: int) -> Twist | Hits:
         """Return the twist of a prompt in the next of the rounds of ``attempts`` attempts."""
+        if self.rounds >= self.by_states:
+            assert self.hits is not None
+            return self.hits.twist(prompt.law, records=StepRecords(attempts, prompt.law.most_new))
         twist = Twist(self.states, self.values, prompt.law.end_ids, prompt.law.most_new, self.counts)
         if self.rounds < 2:
             return twist
@@ -324,15 +364,20 @@ class TwistedConstraint:
         self.spent = Spent.total((self.spent, spent))
         return spent
 
-    def _fit(self, twists: Sequence[Twist], learned: Learned) -> None:
-        """Fit the tilt to the attempts so far."""
+    def _fit(self, twists: Sequence[Twist | Hits], learned: Learned) -> None:
+        """Fit the tilts to the attempts so far."""
         if self.embeddings is None or self.examples:
             return
         for twist, attempts in zip(twists, learned.attempts, strict=True):
             if twist.records is not None:
-                self._data.add([attempt.draw.token_ids for attempt in attempts], twist.records)
+                drawn = twist.paths if isinstance(twist, Hits) else [attempt.draw.token_ids for attempt in attempts]
+                self._data.add(drawn, twist.records)
         tilt = self._data.fitted(self.embeddings)
-        self.tilt = tilt if tilt.any() else None
+        if self.rounds < self.by_states:
+            self.tilt = tilt if tilt.any() else None
+        if self.hits is not None and self.rounds + 1 >= self.by_states:
+            self.hits.learn_rests([twist for twist in twists if isinstance(twist, Hits)])
+            self.hits.mixture = Mixture.of(self._data, self.embeddings, tilt)
 
 
 @dataclass(frozen=True)
@@ -348,10 +393,15 @@ class Twists:
         """Notes for reports."""
         learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
         unused = self.constraint.unused
-        return (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
+        notes = (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
+        decision = self.constraint.decision
+        return (*notes, decision) if decision and self.strength is None and self.model_share is None else notes
 
-    def twist(self, prompt: PreparedPrompt) -> Twist:
-        """Return the twist of a prompt."""
+    def twist(self, prompt: PreparedPrompt, draw_of: Callable[[AttemptState], Draw]) -> Twist | Hits:
+        """Return the twist of a prompt, whose attempts ``draw_of`` decodes."""
+        hits, usual = self.constraint.hits, self.strength is None and self.model_share is None
+        if hits is not None and self.constraint.writes and usual and prompt.law.is_stateless:
+            return hits.twist(prompt.law, draw_of)
         most, defaults = prompt.law.most_new, self.constraint.defaults
         share = defaults.model_share
         return Twist(

@@ -76,6 +76,9 @@ def draw_tokens(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch
     tokens = draw_together(logits, attempts, chance)
     extended = [attempt for attempt in attempts if attempt.error is None and attempt.status == "running"]
     _settle([attempt for attempt in extended if not step(attempt)])
+    if any(attempt.launch.twist is not None for attempt in extended):  # it may have written another token
+        newest = [attempt.token_ids[-1] if attempt.token_ids else 0 for attempt in attempts]
+        tokens = torch.tensor(newest, dtype=tokens.dtype, device=tokens.device)
     return tokens
 
 
@@ -378,6 +381,18 @@ def _settle(attempts: Sequence[AttemptState]) -> None:
             ends = id(attempt) in stopped or attempt.token_ids[-1] in law.end_ids
             note(attempt, ends, _at_limit(attempt, now), now)
         learn(attempt)
+    if turned := [attempt for attempt in attempts if _turned(attempt)]:
+        _settle(turned)
+
+
+def _turned(attempt: AttemptState) -> bool:
+    """Return whether an attempt goes on from a shorter text, as its twist has it; see ``TokenTwist.turned``."""
+    twist = attempt.launch.twist
+    try:
+        return twist is not None and attempt.error is None and twist.turned(attempt)
+    except BaseException as error:  # raised by the constraint
+        attempt.fail(own_error(error))
+        return False
 
 
 def _stopped(law: GenerationLaw, attempts: Sequence[AttemptState], ids: torch.Tensor) -> set[int]:

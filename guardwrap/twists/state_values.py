@@ -130,10 +130,21 @@ class TokenStates:
         """Return the state after some tokens, and whether they have written no text."""
         state, begins = 0, True
         for token in token_ids:
-            if token < self._vocabulary.size:
-                state = int(self.after(state, begins=begins)[token])
-                begins = begins and not self._vocabulary.shows(token)
+            state, begins = self.step(state, begins, token)
         return state, begins
+
+    def step(self, state: int, begins: bool, token: int) -> tuple[int, bool]:
+        """Return the state after one more token, and whether no text has been written yet."""
+        if token >= self._vocabulary.size:
+            return state, begins
+        return int(self.after(state, begins=begins)[token]), begins and not self._vocabulary.shows(token)
+
+    def ahead(self, state: int, begins: bool, tokens: npt.NDArray[np.int64] | None, columns: int) -> States:
+        """Return the state after the token of each column, ``[columns]``: ``tokens[i]``, or i if that is None."""
+        successors = self.after(state, begins=begins)
+        if len(successors) < columns:  # rows of the model without a token
+            successors = np.append(successors, np.full(columns - len(successors), state, dtype=np.int32))
+        return successors[:columns] if tokens is None else successors[tokens]
 
     def _encoded(self, begins: bool, kinds: dict[str, int]) -> list[Column]:
         """Return the kinds of the tokens' characters, place by place."""

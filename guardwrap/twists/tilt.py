@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 
 LIKELY = 0.1
 """The value of a state from which success is likely: tokens are tilted in states with less."""
@@ -166,6 +167,32 @@ class TiltData:
                     self.attempts.append(_Attempt(steps, list(ids[: len(steps)]), worths))
                     break
 
+    def topics(self, embeddings: TokenEmbeddings, count: int) -> list[tuple[float, TiltData]]:
+        """Return clusters of the attempts, with their shares of the weights.
+
+        Clusters are those of k-means, by the mean embedding of the tokens that lead up to the leaps.
+        """
+        if len(self.attempts) < 4 * count:
+            return []
+        shares = capped_shares(np.array([attempt.worths.sum() for attempt in self.attempts]))
+        features = np.stack([_mean_embedding(attempt, embeddings) for attempt in self.attempts])
+        chance = np.random.default_rng(0)
+        centers = features[chance.choice(len(features), 1, p=shares)]
+        while len(centers) < count:  # k-means++ (Arthur and Vassilvitskii 2007)
+            distances = cdist(features, centers, "sqeuclidean").min(axis=1) * shares
+            if not distances.any():
+                return []
+            centers = np.append(
+                centers, features[[chance.choice(len(features), p=distances / distances.sum())]], axis=0
+            )
+        for _ in range(20):
+            nearest = cdist(features, centers, "sqeuclidean").argmin(axis=1)
+            for topic in range(count):
+                if (own := nearest == topic).any():
+                    centers[topic] = shares[own] @ features[own] / shares[own].sum()
+        parts = [np.flatnonzero(nearest == topic).tolist() for topic in range(count)]
+        return [(float(shares[part].sum()), TiltData([self.attempts[i] for i in part])) for part in parts if part]
+
     def fitted(self, embeddings: TokenEmbeddings) -> Vector:
         """Return e_x · v of each token in nats, ``[tokens]``, for the v that explains the attempts best.
 
@@ -190,6 +217,12 @@ class TiltData:
         length = 2 * best / (1 + best)
         tilt: Vector = np.clip(length * of_every, -MOST_TILT, MOST_TILT)
         return tilt
+
+
+def _mean_embedding(attempt: _Attempt, embeddings: TokenEmbeddings) -> Vector:
+    """Return the mean vector of the tokens that lead up to an attempt's leaps, ``[dimensions]``."""
+    later = np.cumsum(attempt.worths[::-1])[::-1] - attempt.worths
+    return embeddings.of_tokens(attempt.tokens).T @ later / max(float(later.sum()), 1e-300)
 
 
 @dataclass(eq=False)
@@ -317,6 +350,11 @@ class TokenEmbeddings:
         other = torch.from_numpy(direction).to(self.weight.device, torch.float32)
         products = [(rows @ other).cpu().numpy() for _, rows in _pieces(self.weight)]
         return (np.concatenate(products).astype(np.float64) - self.mean @ direction) / self.scale
+
+    def of_tokens(self, tokens: Sequence[int]) -> Vector:
+        """Return the vectors of some tokens, ``[tokens, dimensions]``."""
+        rows = self.weight[torch.tensor(tokens, device=self.weight.device)].float().cpu().numpy()
+        return np.asarray((rows - self.mean) / self.scale)
 
     def sums(self, shares: Vector) -> Vector:
         """Return the sum of the tokens' vectors times their shares: ``[tokens]`` to ``[dimensions]``."""

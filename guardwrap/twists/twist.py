@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from guardwrap.engine.scheduling.backend import AttemptState
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, TokenStates, Values
 from guardwrap.twists.tilt import LIKELY, StepRecords, step_of
@@ -118,10 +119,7 @@ class Twist:
         Last of all, every token gets the share that ``least_share`` requires.
         """
         state, begins = self.states.read(token_ids)
-        successors = self.states.after(state, begins=begins)
-        if len(successors) < len(log_probabilities):  # rows of the model without a token
-            successors = np.append(successors, np.full(len(log_probabilities) - len(successors), state, dtype=np.int32))
-        after = successors[: len(log_probabilities)] if tokens is None else successors[tokens]
+        after = self.states.ahead(state, begins, tokens, len(log_probabilities))
         ends = self._ends if tokens is None else np.isin(tokens, self._ends).nonzero()[0]
         if self.counts is not None:
             shares = np.exp(log_probabilities)
@@ -151,6 +149,10 @@ class Twist:
             kept, always = self.records.kept, self.records.always.get(tuple(token_ids), ())
             self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, weight_of, always)
         return self._bounded(factors, log_probabilities, log_weight) if self.least_share else factors
+
+    def turned(self, attempt: AttemptState) -> bool:
+        """Return False: no token is taken back; see ``TokenTwist``."""
+        return False
 
     def _bounded(self, factors: Values, log_probabilities: Values, log_weight: float) -> Values:
         """Return the factors with the share of the model that keeps the weight of every text within its bound."""
@@ -204,8 +206,8 @@ def _log_sum(logs: Values) -> float:
     return float(most + np.log(np.exp(logs - most).sum()))
 
 
-_NEVER = -1e3
-"""The factor of other tokens than the text's, in nats."""
+NEVER = -1e3
+"""The factor of tokens that must not be drawn, in nats."""
 
 
 @dataclass(frozen=True)
@@ -234,4 +236,8 @@ class Recited:
         columns = np.arange(len(log_probabilities)) if tokens is None else tokens
         left = self.token_ids[len(token_ids) :]
         wanted = columns == left[0] if left else np.isin(columns, list(self.twist.end_ids))
-        return np.where(wanted, 0.0, _NEVER)
+        return np.where(wanted, 0.0, NEVER)
+
+    def turned(self, attempt: AttemptState) -> bool:
+        """Return False: no token is taken back; see ``TokenTwist``."""
+        return False

@@ -83,6 +83,7 @@ def test_the_tilt_is_saved_for_the_model_that_it_was_learned_for(tmp_path, monke
     world, rule = llama_world(letters="abc", max_new_tokens=6, temperature=0.8), Keyword("abcab", whole_words=False)
     call = {**CALL, **world.settings, "num_return_sequences": 2}
     path = tmp_path / "abcab.safetensors"
+    monkeypatch.setattr(twisting, "decided", lambda *ways: (False, ""))  # a file has no mixture to write words with
     guarded = guarded_of(rule, world)
     guarded.run(world.prompt, **{**call, "seed": 6})
     guarded.save_twist(path)

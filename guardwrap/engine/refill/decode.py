@@ -94,6 +94,7 @@ class RefillBackend:
         for attempt in self._running:
             attempt.computed += 1
         self._tokens = draw_tokens(logits, self._running)
+        self._rewind()
         ended = self._take_ended()
         waiting, self._waiting = self._waiting, []
         return ended + self._begin(waiting) if waiting else ended
@@ -214,6 +215,14 @@ class RefillBackend:
         order = self._rows.keep(rows) if len(rows) < len(attempts) else list(rows)
         self._running = [attempts[row] for row in order]
         self._tokens = tokens[torch.tensor(order, dtype=torch.long, device=tokens.device)]
+
+    def _rewind(self) -> None:
+        """Drop from rows the states of tokens that were taken back; see ``TokenTwist.turned``."""
+        for row, attempt in enumerate(self._running):
+            if attempt.rewound:
+                attempt.rewound = False
+                if attempt.status == "running":
+                    self._rows.rewind(row, prefix_of(attempt)[:-1], len(attempt.launch.law.ids))
 
     def _take_ended(self) -> list[AttemptState]:
         keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]

@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache
 
 from guardwrap.engine.forward_passes import fresh_cache, left_padded, length_threshold, run_model, run_next, run_text
-from guardwrap.engine.refill.slots import Prefix, Recent, computed_prompt
+from guardwrap.engine.refill.slots import Prefix, Recent, Slots, computed_prompt, recurs
 from guardwrap.engine.scheduling.backend import Ids
 
 
@@ -45,6 +45,12 @@ class Rows(Protocol):
     def keep(self, rows: Sequence[int]) -> list[int]:
         """Drop all rows except these, which are in ascending order; return their old numbers in their new order."""
 
+    def rewind(self, row: int, prefix: Ids, prompt: int) -> None:
+        """Have a row end with ``prefix``, the first of its ids, of which the first ``prompt`` are the prompt.
+
+        Requires ``can_rewind``.
+        """
+
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
         """Append a token to each row (``[rows]``); return logits of the next one, ``[rows, vocabulary]``, float32.
 
@@ -70,6 +76,10 @@ class Plain:
     def join(self, prefix: Ids, prompt: int) -> int:
         """See ``Rows.join``."""
         raise NotImplementedError
+
+    def rewind(self, row: int, prefix: Ids, prompt: int) -> None:
+        """See ``Rows.rewind``."""
+        self._texts[row] = self._texts[row][: len(prefix)]
 
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
         """See ``Rows.add``."""
@@ -114,6 +124,10 @@ class Wave:
 
     def join(self, prefix: Ids, prompt: int) -> int:
         """See ``Rows.join``."""
+        raise NotImplementedError
+
+    def rewind(self, row: int, prefix: Ids, prompt: int) -> None:
+        """See ``Rows.rewind``."""
         raise NotImplementedError
 
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
@@ -170,6 +184,11 @@ class Separate:
         self._pasts.append(past)
         return len(prefix) - prompt
 
+    def rewind(self, row: int, prefix: Ids, prompt: int) -> None:
+        """See ``Rows.rewind``. The states are computed again, so that they are those of a row that came here."""
+        self.join(prefix, prompt)
+        self._texts[row], self._pasts[row] = self._texts.pop(), self._pasts.pop()
+
     def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
         """See ``Rows.add``."""
         known = [self._prompt(ids) for ids in prompts]
@@ -216,6 +235,16 @@ class SeparatePlain(Plain):
         return torch.cat([super(SeparatePlain, self)._logits([text]) for text in texts])
 
 
+def can_rewind(kind: type[Rows], model: Any) -> bool:
+    """Return whether rows of a class can drop their newest tokens; see ``Rows.rewind``.
+
+    Those of a ``Wave`` cannot, nor those that are computed alone past some length, nor recurrent states.
+    """
+    if kind is Slots:
+        return length_threshold(model) is None and not recurs(fresh_cache(model).layers)
+    return kind is Separate or (issubclass(kind, Plain) and length_threshold(model) is None)
+
+
 def rows_of(kind: type[Rows], model: Any) -> Rows:
     """Create an empty batch of a class of rows, for texts of any length."""
     threshold = length_threshold(model)
@@ -259,6 +288,10 @@ class ThresholdRows:
     def join(self, prefix: Ids, prompt: int) -> int:
         """See ``Rows.join``."""
         return self._parts[self._row(prefix, prompt).alone].join(prefix, prompt)
+
+    def rewind(self, row: int, prefix: Ids, prompt: int) -> None:
+        """See ``Rows.rewind``."""
+        raise NotImplementedError
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """See ``Rows.keep``."""

@@ -160,6 +160,12 @@ class SlotLayer(DynamicLayer):
         keys, values = (part.transpose(0, 1)[None] for kept in self.pages for part in kept[pages].unbind(1))
         return keys, values
 
+    def shift(self, row: int, start: int, columns: int) -> None:
+        """Move the states of a row, which begin in a column, to the right, over those of its newest tokens."""
+        end = self.columns.end
+        for parts in self.rows:
+            parts[:, row, :, start + columns : end] = parts[:, row, :, start : end - columns].clone()
+
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Overwrite the rows ``target`` with the rows ``source``."""
         for parts in self.rows:
@@ -260,7 +266,7 @@ PADDED = 1.25
 def computed_prompts(model: Any, prompts: Sequence[Ids]) -> dict[Ids, Prefix]:
     """Compute distinct prompts, those of like lengths in one pass."""
     computed: dict[Ids, Prefix] = {}
-    for group in _alike(prompts, padded=1.0 if _recurs(fresh_cache(model).layers) else PADDED):
+    for group in _alike(prompts, padded=1.0 if recurs(fresh_cache(model).layers) else PADDED):
         computed |= _in_one_pass(model, group) if len(group) > 1 else {group[0]: computed_prompt(model, group[0])}
     return computed
 
@@ -302,7 +308,7 @@ def _row_of(layer: Any, row: int, length: int) -> Any:
     return alone
 
 
-def _recurs(layers: Sequence[Any]) -> bool:
+def recurs(layers: Sequence[Any]) -> bool:
     """Return whether a layer has recurrent states, which padding and each next token change."""
     return any(isinstance(layer, LinearAttentionLayer) for layer in layers)
 
@@ -399,7 +405,7 @@ class Slots:
     def shares(self) -> bool:
         """See Rows. False for recurrent states, which the next token overwrites, and before the first prompt."""
         some = next(iter(self._prompts.values()), None)
-        return some is not None and not _recurs(some.layers)
+        return some is not None and not recurs(some.layers)
 
     def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
         """See ``Rows.add``."""
@@ -427,6 +433,16 @@ class Slots:
         late = list(rows[len(placed) :])
         self._new = [self._new[row - before] for row in late]
         return self._close_gaps(placed) + late
+
+    def rewind(self, row: int, prefix: Ids, prompt: int) -> None:
+        """See ``Rows.rewind``. The row keeps its states, and is aligned on the right again."""
+        start = self._starts[row]
+        columns = self._columns.end - start - len(prefix)
+        for layer in self._slot_layers():
+            layer.shift(row, start, columns)
+        self._starts[row] = start + columns
+        self._stands[row] = None
+        self._columns.first = min(self._starts)
 
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
         """See ``Rows.forward``."""

@@ -112,6 +112,12 @@ class TokenTwist(Protocol):
         tokens so far in nats. ``[columns]`` each.
         """
 
+    def turned(self, attempt: AttemptState) -> bool:
+        """Follow an attempt after each of its tokens; return whether the attempt now goes on from a shorter text.
+
+        It then runs again, with other ``token_ids``, of which the last one is new, and ``rewound`` is set.
+        """
+
 
 class ReducedDistribution(Protocol):
     """The distribution of a request's attempts, given that they are not already known to be rejected.
@@ -218,6 +224,7 @@ class AttemptState:
     stream: Any = field(default=(), repr=False)  # an iterator of its uniform random numbers
     began: float = field(default_factory=lambda: time.monotonic())
     computed: int = 0  # tokens for which the model was run because of this attempt, without those of prompts
+    rewound: bool = False  # whether its row has states of tokens that its twist has taken back
     # its position in the backend's cached prefixes and in its reduced distribution; private to the backend
     place: Any = field(default=None, repr=False)
     branch: Any = field(default=None, repr=False)

@@ -1,0 +1,292 @@
+"""Words that are written where paths lead up to them: the distribution of texts, for mixtures that are arbitrary."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Twisted, load_local
+from guardwrap.calls import source, twisting
+from guardwrap.calls.sessions import LocalSession
+from guardwrap.calls.twisting import TwistedConstraint
+from guardwrap.engine.refill.row_states import Plain, Rows, Separate, Wave, can_rewind
+from guardwrap.engine.refill.slots import Slots
+from guardwrap.samplers import Attempt
+from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+from guardwrap.twists import hits
+from guardwrap.twists.hits import Hits, LearnedHits, Mixture, decided, spellings_of, word_rule
+from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.state_values import TokenStates
+
+FITS, FAILS = 1e-3, 1e-9
+DRAWS = 2_500
+
+
+class Form(NamedTuple):
+    """A rule, the letters of its world, and the tokens that are written for it."""
+
+    rule: Constraint
+    letters: str
+    spellings: tuple[str, ...]
+
+
+ANYWHERE = Form(Keyword("ab", whole_words=False), "abc", ("ab",))
+WHOLE = Form(Keyword("ab"), "ab ", (" ab",))  # at the beginning, the word comes by itself
+FORMS = {
+    "anywhere": ANYWHERE,
+    "a whole word": WHOLE,
+    "a word that overlaps itself": Form(Keyword("aba", whole_words=False), "ab", ("aba",)),
+    "beside another rule": Form(Keyword("ab") & ~Regex("bb"), "ab ", ("ab",)),
+    "one of several words": Form(Keyword(["ab", "ba", "b"]), "ab ", ("ab", "ba")),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twisting, "rounds_of", lambda attempts: (32,))
+
+
+def world_of(form: Form, make: Any = table_world, **more: Any) -> World:
+    world: World = make(**{"letters": form.letters, "max_new_tokens": 4, "temperature": 0.8, **more})
+    return world
+
+
+def twisted_of(guarded: GuardedGenerator) -> TwistedConstraint:
+    session = guarded.session
+    assert isinstance(session, LocalSession)
+    ((twisted, _),) = session._learned.values()
+    return twisted
+
+
+def guarded_of(world: World, form: Form, **options: Any) -> GuardedGenerator:
+    """Return a wrapper that writes the words of a form, by a mixture and guesses that nothing was learned for."""
+    budget = Budget(max_attempts=None)
+    guarded = GuardedGenerator(world.pipeline(), form.rule, proposal=Twisted(), budget=budget, seed=3, **options)
+    guarded.attempts(world.prompt, 1, **world.settings)
+    twisted = twisted_of(guarded)
+
+    def encode(text: str) -> list[int]:
+        return [world.tokenizer.convert_tokens_to_ids(letter) for letter in text]
+
+    learned = LearnedHits.of(form.rule, twisted.states._vocabulary, encode)
+    assert learned is not None
+    chance = np.random.default_rng(1)
+    learned.spellings = tuple(tuple(encode(text)) for text in form.spellings)
+    learned.log_rests = chance.uniform(-2, 0, len(learned.spellings)).tolist()
+    tilts = chance.normal(size=(2, len(world.tokenizer)))
+    learned.mixture = Mixture(np.log([0.3, 0.3, 0.4]), np.concatenate([np.zeros((1, tilts.shape[1])), tilts]))
+    twisted.hits, twisted.writes = learned, True
+    return guarded
+
+
+def attempts_of(world: World, form: Form, count: int = DRAWS, **options: Any) -> list[Attempt]:
+    return guarded_of(world, form, **options).attempts(world.prompt, count, **world.settings)[0]
+
+
+def fit(world: World, form: Form, attempts: list[Attempt], *, weighed: bool = True) -> float:
+    """Return how well attempts fit g, accepted in proportion to their weights."""
+    weights = np.array([math.exp(each.log_weight or 0.0) if each.satisfied else 0.0 for each in attempts])
+    chance = np.random.default_rng(0).random(len(attempts))
+    accepted = chance < (weights / weights.max() if weighed else weights > 0)
+    drawn = [each.draw.token_ids for each, accept in zip(attempts, accepted, strict=True) if accept]
+    return goodness_of_fit(drawn, world.gold(form.rule))
+
+
+def errors_of_z(world: World, form: Form, attempts: list[Attempt]) -> float:
+    """Return how far the mean of the weights is from Z, in standard errors."""
+    weights = np.array([math.exp(each.log_weight or 0.0) * each.satisfied for each in attempts])
+    a = world.law()
+    z = sum(a[ids] for ids in world.gold(form.rule))
+    return float(abs(weights.mean() - z) / weights.std() * math.sqrt(len(weights)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+def test_weighed_attempts_follow_g(name: str) -> None:
+    form = FORMS[name]
+    world = world_of(form)
+    attempts, a = attempts_of(world, form), world.law()
+    assert fit(world, form, attempts) > FITS
+    passing = [each for each in attempts if each.satisfied]
+    assert len(passing) > 0.6 * len(attempts)
+    for each in passing:
+        assert each.log_weight is not None
+        total = (each.draw.log_proposal or 0.0) + each.log_weight
+        assert total == pytest.approx(math.log(a[each.draw.token_ids]), abs=1e-4)
+    assert errors_of_z(world, form, attempts) < 4
+
+
+@pytest.mark.slow
+def test_tokens_that_truncation_leaves_out_are_not_written() -> None:
+    form = WHOLE._replace(spellings=("ab",))
+    world = world_of(form, top_k=3)
+    gold, untruncated = world.gold(form.rule), world_of(form).gold(form.rule)
+    assert 1 < len(gold) < len(untruncated)
+    attempts = attempts_of(world, form)
+    assert fit(world, form, attempts) > FITS
+    assert errors_of_z(world, form, attempts) < 4
+    assert {each.draw.token_ids for each in attempts if each.satisfied} <= set(gold)
+
+
+def test_negative_control_the_weights_are_ignored() -> None:
+    world = world_of(WHOLE)
+    attempts = attempts_of(world, WHOLE)
+    assert fit(world, WHOLE, attempts) > FITS
+    assert fit(world, WHOLE, attempts, weighed=False) < FAILS
+
+
+def test_negative_control_hits_after_the_first_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = Hits.__post_init__
+
+    def never_safe(self: Hits) -> None:
+        prepared(self)
+        self._safe = np.zeros_like(self._safe)
+
+    monkeypatch.setattr(Hits, "__post_init__", never_safe)
+    monkeypatch.setattr(Hits, "_is_first", lambda self, state, begins, ids: True)
+    form = Form(ANYWHERE.rule, "ab", ANYWHERE.spellings)
+    world = world_of(form, max_new_tokens=5)
+    assert errors_of_z(world, form, attempts_of(world, form)) > 8
+
+
+def test_negative_control_a_text_is_written_in_two_ways() -> None:
+    form = WHOLE._replace(spellings=("ab", " ab"))
+    world = world_of(form)
+    assert errors_of_z(world, form, attempts_of(world, form)) > 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checked", [True, False])
+def test_words_that_the_automaton_does_not_see_are_drawn(checked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole texts are checked by the rule itself. Negative control: without that, such texts are missing."""
+    form = ANYWHERE
+    automaton = automaton_of(Keyword("abb", whole_words=False))
+    assert automaton is not None
+    right = LearnedHits.of.__func__  # type: ignore[attr-defined]
+
+    def narrow(cls: Any, rule: Any, vocabulary: Any, encode: Any) -> LearnedHits:
+        learned: LearnedHits = right(cls, rule, vocabulary, encode)
+        learned.states = TokenStates(automaton, vocabulary)
+        return learned
+
+    monkeypatch.setattr(LearnedHits, "of", classmethod(narrow))
+    if not checked:
+        prepared = Hits.__post_init__
+
+        def unchecked(self: Hits) -> None:
+            prepared(self)
+            self.passes = None
+
+        monkeypatch.setattr(Hits, "__post_init__", unchecked)
+    world = world_of(form)
+    result = fit(world, form, attempts_of(world, form._replace(spellings=("abb",))))
+    assert result > FITS if checked else result < FAILS
+
+
+def test_all_rows_give_the_same_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: rows that keep the states of what was taken back give others, of another distribution."""
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+
+    def drawn(kind: type[Rows], batch_size: int = 64) -> list[Any]:
+        monkeypatch.setattr(source, "select_rows", lambda model, separate: kind)
+        attempts = attempts_of(world, form, 150, batch_size=batch_size)
+        return [(each.draw.token_ids, round(each.log_weight or 0.0, 3)) for each in attempts]
+
+    of_slots = drawn(Slots)
+    assert of_slots == drawn(Slots, 7) == drawn(Plain) == drawn(Separate)
+    monkeypatch.setattr(Slots, "rewind", lambda self, row, prefix, prompt: None)
+    assert of_slots != drawn(Slots)
+
+
+@pytest.mark.slow
+def test_with_attention_attempts_follow_g() -> None:
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+    assert fit(world, form, attempts_of(world, form, DRAWS)) > FITS
+
+
+def test_rows_that_start_together_are_not_rewound() -> None:
+    model = world_of(ANYWHERE, llama_world).model
+    assert can_rewind(Slots, model)
+    assert can_rewind(Plain, model)
+    assert not can_rewind(Wave, model)
+
+
+def test_words_are_spelled_as_they_are_after_other_text() -> None:
+    _, tokenizer = load_local()
+
+    def encode(text: str) -> Any:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    spellings = spellings_of(Keyword("dragon"), encode)
+    texts = [tokenizer.decode(ids) for ids in spellings]
+    assert {" dragon", "dragon", " Dragon", "Dragon"} == set(texts)
+    assert [tokenizer.decode(ids) for ids in spellings_of(Keyword("dragon", case_sensitive=True), encode)] == [
+        "dragon",
+        " dragon",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        (Keyword("a"), True),
+        (Keyword(["a", "b"]), True),
+        (Keyword("a") & ~Regex("b"), True),
+        (Keyword("a") & Keyword("b"), False),
+        (Keyword(["a", "b"], match="all"), False),
+        (Keyword("a", match="none"), False),
+        (Keyword("a", min_count=2), False),
+        (Keyword("a", max_count=2), False),
+        (Keyword("a") | Regex("b"), False),
+        (Keyword("a", on="full"), False),
+    ],
+)
+def test_rules_that_one_word_satisfies(rule: Constraint, found: bool) -> None:
+    assert (word_rule(rule) is not None) == found
+
+
+def test_the_way_with_fewer_attempts_is_taken_if_it_is_sure() -> None:
+    chance = np.random.default_rng(2)
+    good, bad = chance.normal(0, 0.3, 256), np.where(chance.random(256) < 0.1, 0.0, -np.inf)
+    writes, why = decided([good], [bad])
+    assert writes
+    assert why.startswith("words are written where attempts lead up to them: 1")
+    writes, why = decided([bad], [good])
+    assert not writes
+    assert why.startswith("attempts go by states: 1")
+    nothing = np.full(64, -np.inf)
+    assert not decided([nothing], [nothing])[0]
+    assert decided([good], [nothing])[0]
+
+
+def test_a_call_learns_both_ways_and_says_which_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twisting, "ENOUGH", 2.0)
+    monkeypatch.setattr(twisting, "rounds_of", lambda attempts: (32, 32, 64))
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+    right = hits.decided
+    for writes in (True, False):
+        monkeypatch.setattr(twisting, "decided", lambda *ways, writes=writes: (writes, right(*ways)[1]))
+        guarded = GuardedGenerator(world.pipeline(), form.rule, proposal=Twisted(), sampler="qrs", seed=3)
+        (outcome,) = guarded.run(world.prompt, budget=Budget(max_attempts=None), **world.settings)
+        assert outcome.ok
+        usage = outcome.report.usage
+        assert usage.learning_attempts == 128 + 128 // 6 + 128 // 3
+        assert any("attempts per text at a TVD of 0.1" in note for note in outcome.report.notes)
+        twisted = twisted_of(guarded)
+        assert twisted.learned
+        launched = guarded.session.job(dict(world.settings)).requests([world.prompt])
+        assert isinstance(next(iter(launched)).drawing.twist, Hits) == writes
+
+
+def test_what_may_be_taken_back_is_not_streamed() -> None:
+    world = world_of(ANYWHERE)
+    guarded = guarded_of(world, ANYWHERE)
+    pieces: list[str] = []
+    options = {"on_piece": lambda *piece: pieces.append(piece[-1]), **world.settings}
+    (outcome,) = guarded.stream([world.prompt], **options)
+    assert pieces == list(outcome.texts)
+    assert any("tokens may be taken back" in note for note in outcome.report.notes)
