@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=6400)
     parser.add_argument("--gold", type=int, default=6000, help="attempts of the untrained model")
     parser.add_argument("--measured", type=int, default=1000, help="attempts of each trained model")
-    parser.add_argument("--learning-rate", type=float, default=3e-5, help="of GRPO, which trains all weights")
+    parser.add_argument("--learning-rate", type=float, default=1e-5, help="of GRPO, which trains all weights")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
