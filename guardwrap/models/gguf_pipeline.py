@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from transformers import AutoTokenizer, TextGenerationPipeline
 from guardwrap.engine.refill.llama_cpp import ROWS, LlamaCppModel
 from guardwrap.errors import ModelError, UsageError, first_line
 
+logger = logging.getLogger("guardwrap")
+
 _CONTEXT = 1024
 """The length of the longest text, with its prompt, for a file whose ``Llama`` is made here."""
 
 _PROBES = ("Tea for 2, isn't it?\n\n  1234 caf\u00e9s \u65e5\u672c", "  def f(x):\n\treturn x_1  # <b>")
-"""Texts that a tokenizer for a file must read as llama.cpp does."""
+"""Texts to which a tokenizer should give the tokens that llama.cpp does."""
 
 _COMPARED = 500
 """The number of tokens that a tokenizer must write as llama.cpp does."""
@@ -48,9 +51,9 @@ def _loaded(path: str) -> Any:
 
 
 def _tokenizer_of(llm: Any) -> Any:
-    """Convert the tokenizer of a file, and require that it reads texts as llama.cpp does."""
+    """Convert the tokenizer of a file. Warns if it gives some texts, which may be prompts, other tokens."""
     path = Path(llm.model_path)
-    way_out = "pass tokenizer=AutoTokenizer.from_pretrained(...) of the model that the file was made of"
+    way_out = "pass the tokenizer of the model that the file was made of, tokenizer=AutoTokenizer.from_pretrained(...)"
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     except Exception as error:  # transformers may raise anything for a file that it does not support
@@ -58,9 +61,11 @@ def _tokenizer_of(llm: Any) -> Any:
             f"transformers cannot read the tokenizer of {path.name!r} ({first_line(error)}); {way_out}"
         ) from None
     for text in _PROBES:
-        read = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if read != llm.tokenize(text.encode(), add_bos=False):
-            raise ModelError(f"transformers reads texts otherwise than llama.cpp with {path.name!r}; {way_out}")
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if ids != llm.tokenize(text.encode(), add_bos=False):
+            words = "transformers gives some prompts other tokens than llama.cpp for %r; to give them the same, %s"
+            logger.warning(words, path.name, way_out)
+            break
     return tokenizer
 
 

@@ -296,7 +296,7 @@ class LlamaRows:
     shares = True
 
     def __init__(self, model: LlamaCppModel) -> None:
-        self._texts = model.reserve(1)
+        self._texts = model.reserve(ROWS)
         self._rows: list[Text] = []
         weakref.finalize(self, _end, self._texts, self._rows)
 
