@@ -396,7 +396,7 @@ def trained_length(model: Any) -> int | None:
 
 
 def position_limit(model: Any) -> int | None:
-    """Return how many positions a model looks up in a table; None if it computes positions, of any number."""
+    """Return how many positions a model has, in a table or a context; None if it computes any number of them."""
     if model not in _limits:
         trained = trained_length(model)
         limited = trained is not None and (isinstance(model, LlamaCppModel) or _has_table(model, trained))
@@ -422,8 +422,9 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     if most is None or max_length - 1 <= most:  # the last token is drawn, but never an input
         return
     shorter = "" if model.config.is_encoder_decoder else ", or shorten the prompt"
+    what = "context" if isinstance(model, LlamaCppModel) else "table"
     raise ContextExceeded(
-        f"the model has {most} positions, and {length} tokens with max_new_tokens={max_length - length} "
+        f"the model has a {what} of {most} positions, and {length} tokens with max_new_tokens={max_length - length} "
         f"need more; pass max_new_tokens={most + 1 - length} or less{shorter}"
     )
 

@@ -144,20 +144,28 @@ class Texts:
         return text
 
     def _place(self) -> int:
+        """Return the lowest place without a running text: llama.cpp computes adjoining sequences together."""
         if not self._free and len(self._ended) > 1:
             self._drop(self._ended.popitem(last=False)[0])  # not the last one, from which the new text may start
         if not self._free:
             raise torch.OutOfMemoryError("all sequences of llama.cpp are in use")
-        return self._free.pop()
+        place = min(self._free)
+        self._free.remove(place)
+        lowest = min(self._ended, key=lambda text: text.sequence, default=None)
+        if lowest is not None and lowest.sequence < place:
+            self.context.copy(lowest.sequence, place, lowest.computed)
+            self.context.clear(lowest.sequence)
+            lowest.sequence, place = place, lowest.sequence
+        return place
 
     def compute(self, texts: Sequence[Text], end: int | None = None) -> torch.Tensor:
         """Compute the tokens before ``end``, by default all; without ``end``, return logits of the next ones."""
         kept = int(end is None)
         parts = [Part(text.sequence, text.computed, text.ids[text.computed : end], kept) for text in texts]
-        logits = self.context.decode(parts)
+        logits = self.context.decode(sorted(parts))  # by sequence
         for text, part in zip(texts, parts, strict=True):
             text.computed += len(part.ids)
-        return logits
+        return logits[torch.tensor([part.sequence for part in parts]).argsort().argsort()] if kept else logits
 
     def remember(self, text: Text, prefix: Ids) -> None:
         """Let other texts start at a prefix of a text that is computed."""
@@ -268,6 +276,12 @@ class LlamaCppModel(PreTrainedModel, GenerationMixin):
                 finally:
                     texts.end(text)
         return CausalLMOutput(logits=logits)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model. Rejects data types, which the file and the parameters of the ``Llama`` determine."""
+        if any(isinstance(each, torch.dtype) and each != self.dtype for each in (*args, *kwargs.values())):
+            raise UsageError("llama.cpp computes at the file's own number of bits; leave the data type out")
+        return super().to(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise UsageError("the weights of a GGUF file cannot be changed; for adapters and training, use transformers")

@@ -256,8 +256,11 @@ def test_what_cannot_be_drawn_from_is_refused(small, changes, words):
         GuardedGenerator(Llama(small, **changes), Length(min=0), tokenizer=small.tokenizer)
 
 
-def test_adapters_and_long_texts_are_refused(small):
+def test_what_it_cannot_give_is_refused(small):
     guarded = wrapped(small, Length(min=0))
+    with pytest.raises(UsageError, match="own number of bits"):
+        guarded.model.to(torch.bfloat16)
+    assert guarded.model.to("cpu") is guarded.model
     with pytest.raises(UsageError, match="takes no adapters"):
         wrapped(small, Length(min=0), adapter="folder")
     with pytest.raises(UsageError, match="cannot be changed"):

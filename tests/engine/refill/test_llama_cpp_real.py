@@ -96,7 +96,8 @@ def test_weights_are_those_of_the_library(embedded, local):
     dequantized = []
     for attempt in attempts:
         new = attempt.draw.token_ids
-        library, torchs = [], []
+        library: list[float] = []
+        torchs: list[float] = []
         for prompt in ("Tea is", tell.apply("Tea is")):
             before = tokenizer(prompt)["input_ids"]
             ids = [*before, *new]
@@ -108,7 +109,7 @@ def test_weights_are_those_of_the_library(embedded, local):
                 chosen = logits[len(before) - 1 : len(ids) - 1].double().log_softmax(-1)[range(len(new)), list(new)]
                 sums.append(float(chosen.sum()))
         assert attempt.log_weight == pytest.approx(library[0] - library[1], abs=1e-3)
-        dequantized.append(abs(attempt.log_weight - (torchs[0] - torchs[1])))
+        dequantized.append(abs((attempt.log_weight or 0.0) - (torchs[0] - torchs[1])))
     assert max(dequantized) > 0.02
 
 
