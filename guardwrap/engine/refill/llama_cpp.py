@@ -214,6 +214,7 @@ class LlamaCppModel(PreTrainedModel, GenerationMixin):
     """
 
     config_class = LlamaCppConfig
+    precision = "at the file's own number of bits"
     dtype = torch.float32  # of logits
     device = torch.device("cpu")  # of logits
 
@@ -282,6 +283,12 @@ class LlamaCppModel(PreTrainedModel, GenerationMixin):
         if any(isinstance(each, torch.dtype) and each != self.dtype for each in (*args, *kwargs.values())):
             raise UsageError("llama.cpp computes at the file's own number of bits; leave the data type out")
         return super().to(*args, **kwargs)
+
+    def num_parameters(self, *args: Any, **kwargs: Any) -> int:
+        """Return the number of parameters in the file."""
+        import llama_cpp
+
+        return int(llama_cpp.llama_model_n_params(self._llm.model))
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise UsageError("the weights of a GGUF file cannot be changed; for adapters and training, use transformers")

@@ -51,6 +51,7 @@ Llama.__module__ = "llama_cpp.llama"
 
 LIBRARY = SimpleNamespace(
     llama_model_n_layer=lambda model: model.layers,
+    llama_model_n_params=lambda model: 7,
     llama_model_get_vocab=lambda model: model,
     llama_vocab_is_eog=lambda model, token: token in model.ends,
     llama_model_has_encoder=lambda model: model.encoder,
@@ -261,6 +262,7 @@ def test_what_it_cannot_give_is_refused(small):
     with pytest.raises(UsageError, match="own number of bits"):
         guarded.model.to(torch.bfloat16)
     assert guarded.model.to("cpu") is guarded.model
+    assert guarded.model.num_parameters() == 7
     with pytest.raises(UsageError, match="takes no adapters"):
         wrapped(small, Length(min=0), adapter="folder")
     with pytest.raises(UsageError, match="cannot be changed"):
