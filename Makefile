@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check demo dist docs test test-slow test-agents test-instructions test-matrix test-ray types
+.PHONY: check demo dist docs test test-slow test-agents test-instructions test-llama test-matrix test-ray types
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -58,6 +58,20 @@ test-ray: .venv-ray/ready
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		> "$$(.venv-ray/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check "ray[data]==2.60.0"
+	touch $@
+
+# llama.cpp in an environment of its own, which takes the other packages from .venv. It has no wheels: a compiler and
+# cmake build it, in seven minutes of CPU time.
+test-llama: export OMP_NUM_THREADS = 1
+test-llama: .venv-llama/ready
+	.venv-llama/bin/python -m pytest -W ignore tests/engine/refill/test_llama_cpp_real.py
+
+.venv-llama/ready: .venv/ready
+	$(BIN)/python -m venv .venv-llama
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-llama/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
+	CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF" .venv-llama/bin/python -m pip install --quiet \
+		--disable-pip-version-check llama-cpp-python==0.3.36
 	touch $@
 
 # TRL in an environment of its own, which takes the other packages from .venv.

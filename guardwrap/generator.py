@@ -49,10 +49,11 @@ class GuardedGenerator:
     generator
         A ``text-generation``, ``image-text-to-text`` or ``automatic-speech-recognition`` pipeline (the latter of a
         model with a decoder, such as Whisper), a causal or encoder-decoder language model, a Hub id, a path,
-        ``"local"`` for the embedded default model, an ``Endpoint`` for a model on a server, or an ``LLM`` of vLLM. A
-        causal model uses the pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens) and its own in
-        ``generate``. All other models keep their own defaults, often greedy or beam search: turn sampling on with
-        ``do_sample=True, num_beams=1``, or for Whisper ``temperature=1.0``.
+        ``"local"`` for the embedded default model, a ``Llama`` of llama-cpp-python or the path of a GGUF file, an
+        ``Endpoint`` for a model on a server, or an ``LLM`` of vLLM. A causal model uses the pipeline's defaults in
+        calls (sampling at temperature 0.7, 256 new tokens) and its own in ``generate``. All other models keep their own
+        defaults, often greedy or beam search: turn sampling on with ``do_sample=True, num_beams=1``, or for Whisper
+        ``temperature=1.0``.
     constraints
         A Constraint, a mapping as in a constraint file (``{"kind": ...}``), a sequence of them (all must hold),
         ``"catalogue:<name>"``, or the path of a constraint file.

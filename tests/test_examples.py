@@ -203,8 +203,9 @@ CPU_SECONDS = 60.0
 
 
 def needs_more(source: str) -> bool:
-    """Say whether a command or a block needs Ray, TRL or vLLM, whose own tests run it."""
-    return any(word in source for word in ("--ray", "import ray", "from trl", "load_dataset", "from vllm"))
+    """Say whether a command or a block needs Ray, TRL, vLLM or llama.cpp, whose own tests run it."""
+    words = ("--ray", "import ray", "from trl", "load_dataset", "from vllm", "from llama_cpp", ".gguf")
+    return any(word in source for word in words)
 
 
 def command_lines(page: str) -> list[list[str]]:

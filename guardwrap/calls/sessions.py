@@ -24,6 +24,7 @@ from guardwrap.engine.endpoint.endpoint_law import masking, read_endpoint_settin
 from guardwrap.engine.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.engine.endpoint.server import Endpoint, line_to
 from guardwrap.engine.model_weights import is_quantised
+from guardwrap.engine.refill.llama_cpp import LlamaCppModel
 from guardwrap.engine.refill.mode_selection import select_rows, slower_because
 from guardwrap.engine.refill.row_states import can_rewind
 from guardwrap.engine.scheduling.request import Spec
@@ -87,7 +88,7 @@ class LocalSession(BaseSession):
     @property
     def trains(self) -> bool:  # type: ignore[override]
         """Whether an adapter can be trained for the model."""
-        return self.call_class.causal
+        return self.call_class.causal and not isinstance(self.model, LlamaCppModel)
 
     @property
     def model(self) -> Any:
@@ -186,6 +187,8 @@ class LocalSession(BaseSession):
         """Load an adapter from ``adapter=``. One that is already loaded for the model is returned as it is."""
         if not self.call_class.causal:
             raise UsageError("adapter= is supported only for causal language models; leave it out")
+        if isinstance(self.model, LlamaCppModel):
+            raise UsageError("a model of llama.cpp takes no adapters; merge the adapter into the GGUF file")
         from guardwrap.adapters.loaded import (  # peft takes a second to import
             Checkpoint,
             Loaded,

@@ -22,6 +22,7 @@ from guardwrap.engine.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.engine.endpoint.server import Endpoint
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.engine.refill.decode import RefillBackend
+from guardwrap.engine.refill.llama_cpp import LlamaCppModel
 from guardwrap.engine.refill.mode_selection import select_rows
 from guardwrap.engine.refill.row_states import rows_of
 from guardwrap.engine.scheduling.backend import AttemptState, Backend
@@ -221,6 +222,8 @@ class LocalSource:
 
 def backend_for(model: Any, size: int, *, separate: bool = False) -> Backend:
     """Make the backend that draws from a causal model."""
+    if isinstance(model, LlamaCppModel):
+        model.reserve(size)
     return RefillBackend(partial(rows_of, select_rows(model, separate=separate), model), size)
 
 

@@ -92,6 +92,7 @@ def is_quantised(model: Any) -> bool:
     """Return whether weights are stored in fewer bits than used in computations, by transformers, torch or others."""
     return (
         getattr(model, "hf_quantizer", None) is not None
+        or getattr(model, "rounds_with_batch", False)  # of llama.cpp
         or any(
             type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
             for parameter in model.parameters()

@@ -23,6 +23,7 @@ from transformers.utils import find_adapter_config_file
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.models.calls import require_callable
 from guardwrap.models.embedded_model import load_local
+from guardwrap.models.gguf_pipeline import gguf_pipeline, is_llama
 from guardwrap.models.prompt_forms import with_kind
 from guardwrap.support.model_loading import loading_model
 from guardwrap.support.network import cached_or_online
@@ -57,6 +58,8 @@ def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
         require_callable(pipe)
     elif generator == "local":
         pipe = _pipeline_of(*load_local())
+    elif is_llama(generator) or (isinstance(generator, str | Path) and Path(generator).suffix == ".gguf"):
+        pipe = gguf_pipeline(generator, tokenizer)
     elif isinstance(generator, str | Path):
         pipe = _loaded(str(generator), tokenizer)
     elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):

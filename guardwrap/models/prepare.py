@@ -36,6 +36,7 @@ from transformers.generation import (
 
 from guardwrap.engine.forward_passes import taken_by
 from guardwrap.engine.generation_law import GenerationLaw
+from guardwrap.engine.refill.llama_cpp import LlamaCppModel
 from guardwrap.errors import ContextExceeded, UsageError, is_count
 from guardwrap.outcomes import Usage
 from guardwrap.support.model_loading import computing
@@ -395,10 +396,11 @@ def trained_length(model: Any) -> int | None:
 
 
 def position_limit(model: Any) -> int | None:
-    """Return how many positions a model looks up in a table; None if it computes positions, of any number."""
+    """Return how many positions a model has, in a table or a context; None if it computes any number of them."""
     if model not in _limits:
         trained = trained_length(model)
-        _limits[model] = trained if trained is not None and _has_table(model, trained) else None
+        limited = trained is not None and (isinstance(model, LlamaCppModel) or _has_table(model, trained))
+        _limits[model] = trained if limited else None
     return _limits[model]
 
 
@@ -420,8 +422,9 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     if most is None or max_length - 1 <= most:  # the last token is drawn, but never an input
         return
     shorter = "" if model.config.is_encoder_decoder else ", or shorten the prompt"
+    what = "context" if isinstance(model, LlamaCppModel) else "table"
     raise ContextExceeded(
-        f"the model has a table of {most} positions, and {length} tokens with max_new_tokens={max_length - length} "
+        f"the model has a {what} of {most} positions, and {length} tokens with max_new_tokens={max_length - length} "
         f"need more; pass max_new_tokens={most + 1 - length} or less{shorter}"
     )
 

@@ -172,8 +172,8 @@ def _model(findings: Findings, name: str) -> None:
     findings.say(
         "device", f"{device}{threads}", "a GPU is idle; load the model on it with device_map='auto'" if idle else ""
     )
-    size = sum(parameter.numel() for parameter in model.parameters())
-    dtype = str(model.dtype).removeprefix("torch.")
+    size = model.num_parameters()
+    dtype = getattr(model, "precision", None) or str(model.dtype).removeprefix("torch.")
     findings.say("model", f"{type(model).__name__}, {size / 1e6:,.1f} million parameters, {dtype}")
     _speed(findings, guarded)
 

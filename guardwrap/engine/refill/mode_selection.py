@@ -25,6 +25,7 @@ from guardwrap.engine.forward_passes import (
     taken_by,
 )
 from guardwrap.engine.model_weights import HALF, in_float32, is_quantised
+from guardwrap.engine.refill.llama_cpp import LlamaCppModel, LlamaRows
 from guardwrap.engine.refill.row_states import Plain, Rows, Separate, SeparatePlain, Wave, rows_of
 from guardwrap.engine.refill.slots import Slots
 from guardwrap.engine.scheduling.backend import Ids
@@ -54,6 +55,8 @@ def select_rows(model: Any, *, separate: bool = False) -> type[Rows]:
     key = (model.dtype, str(model.device), separate)
     if key not in results:
         kinds: tuple[type[Rows], ...] = (Separate, SeparatePlain) if separate else (Slots, Wave, Plain)
+        if isinstance(model, LlamaCppModel):
+            kinds = (SeparatePlain,) if separate else (LlamaRows, Plain)
         results[key] = kind, reason = _tested(model, *kinds)
         if reason is not None and not separate:
             words = "%s is drawn in the slower mode %r, which takes about %g times as long: %s (see `guardwrap doctor`)"
@@ -90,7 +93,7 @@ def _tested(model: Any, *kinds: type[Rows]) -> tuple[type[Rows], str | None]:
     *cached, plain = kinds
     note_cache(model, differs=False)
     _require_generate(model)
-    if not taken_by(model) & set(CACHE_NAMES):
+    if not taken_by(model) & set(CACHE_NAMES) and not isinstance(model, LlamaCppModel):
         return plain, f"its forward does not accept a supported cache ({', '.join(CACHE_NAMES)})"
     # Rounding causes 1e-5 in float32. Nemotron-H clamps its steps in another way with a cache, which causes 1e-3.
     note_cache(model, differs=not is_quantised(model) and _measured(model, partial(_rounding, model))[0] > _SAME)
@@ -105,6 +108,8 @@ def _tested(model: Any, *kinds: type[Rows]) -> tuple[type[Rows], str | None]:
             logger.debug("%s does not work with %s", kind.name, type(model).__name__, exc_info=reason)
             reasons.append(f"{kind.name!r} raised {type(reason).__name__}")
             continue
+        if isinstance(model, LlamaCppModel):
+            model.rounds_with_batch = error > 1e-3
         if error < tolerance:
             return kind, "; ".join(reasons) or None
         reasons.append(
