@@ -159,14 +159,19 @@ def with_word(options: argparse.Namespace) -> None:
     for method in ("replay", "dpg"):
         began = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            file = {
-                "model": options.model,
-                "dtype": "float32",
-                "constraint": {"kind": "keyword", "words": options.word},
-            }
-            file |= {"prompts": [PROMPT], "generation": settings, "method": method, "samples": options.samples}
-            file |= {"gold_attempts": 0, "final_attempts": 0, "seed": options.seed}
-            train(TrainingSettings(**file), folder)
+            chosen = TrainingSettings(
+                model=options.model,
+                dtype="float32",
+                constraint={"kind": "keyword", "words": options.word},
+                prompts=[PROMPT],
+                generation=settings,
+                method=method,
+                samples=options.samples,
+                gold_attempts=0,
+                final_attempts=100,
+                seed=options.seed,
+            )
+            train(guarded, chosen, folder)
             base = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
             policy = peft.PeftModel.from_pretrained(base, f"{folder}/adapter").merge_and_unload().eval()
         show(f"guardwrap train, {method}", policy, (time.process_time() - began) / 60)
