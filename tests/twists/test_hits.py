@@ -12,6 +12,8 @@ from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint
 from guardwrap.engine.refill.row_states import Plain, Rows, Separate, Wave, can_rewind
 from guardwrap.engine.refill.slots import Slots
+from guardwrap.errors import ModelError
+from guardwrap.outcomes import Outcome
 from guardwrap.samplers import Attempt
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from guardwrap.twists import hits
@@ -282,11 +284,20 @@ def test_a_call_learns_both_ways_and_says_which_it_takes(monkeypatch: pytest.Mon
         assert isinstance(next(iter(launched)).drawing.twist, Hits) == writes
 
 
-def test_what_may_be_taken_back_is_not_streamed() -> None:
-    world = world_of(ANYWHERE)
-    guarded = guarded_of(world, ANYWHERE)
-    pieces: list[str] = []
-    options = {"on_piece": lambda *piece: pieces.append(piece[-1]), **world.settings}
-    (outcome,) = guarded.stream([world.prompt], **options)
+def test_what_may_be_taken_back_is_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a text that comes with the word by itself is streamed, and then another one is written."""
+    world = world_of(ANYWHERE, max_new_tokens=6)
+
+    def streamed() -> tuple[list[str], Outcome]:
+        pieces: list[str] = []
+        more = {"num_return_sequences": 20, **world.settings}
+        guarded = guarded_of(world, ANYWHERE, batch_size=1)
+        (outcome,) = guarded.stream([world.prompt], on_piece=lambda *piece: pieces.append(piece[-1]), **more)
+        return pieces, outcome
+
+    pieces, outcome = streamed()
     assert pieces == list(outcome.texts)
     assert any("tokens may be taken back" in note for note in outcome.report.notes)
+    monkeypatch.setattr(source, "Hits", type(None))
+    with pytest.raises(ModelError, match="a text that was streamed changed"):
+        streamed()
