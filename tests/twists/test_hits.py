@@ -262,6 +262,7 @@ def test_the_way_with_fewer_attempts_is_taken_if_it_is_sure() -> None:
     nothing = np.full(64, -np.inf)
     assert not decided([nothing], [nothing])[0]
     assert decided([good], [nothing])[0]
+    assert not decided([np.append(good, 9.0)], [nothing])[0], "one attempt counts more than all others together"
 
 
 def test_a_call_learns_both_ways_and_says_which_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
