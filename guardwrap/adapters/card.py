@@ -216,7 +216,7 @@ class CardPrompts(_Frozen):
         if not isinstance(prompt, str) and not all(isinstance(message, dict) for message in prompt):
             return None  # token ids, which cards do not contain
         if self.digests:
-            return prompt_digest(prompt) in self.digests.split()
+            return prompt_digest(prompt) in self.digests
         if prompt in self.first or self.of([prompt]).digest == self.digest:
             return True
         return False if len(self.first) == self.count or self.count == 1 else None

@@ -15,6 +15,7 @@ from guardwrap.errors import CheckFailed, GuardwrapError, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.support.time_limits import (
     VERDICT_SECONDS,
+    OutOfTime,
     StepOver,
     TimeLimit,
     call_apart,
@@ -98,8 +99,6 @@ def _place(part: Constraint, draw: Draw) -> str | None:
         return None
     try:
         return part.place_in(draw)
-    except StepOver:
-        raise
     except (GuardwrapError, TimeLimit):
         return None
 
@@ -125,7 +124,7 @@ def run_verdict(constraint: Constraint, prefix: str) -> Verdict:
         try:
             with time_limit(VERDICT_SECONDS):
                 verdict = constraint.verdict(prefix)
-        except TimeLimit:
+        except OutOfTime:
             return Verdict.UNDECIDED
     if not isinstance(verdict, Verdict):
         raise CheckFailed(constraint.title, f"returned {type(verdict).__name__} instead of Verdict")

@@ -11,7 +11,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import Combined, guarded_call
 from guardwrap.constraints.verdicts import READ_ALWAYS, Context, Monitor, Verdict
 from guardwrap.errors import CheckFailed
-from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
+from guardwrap.support.time_limits import VERDICT_SECONDS, OutOfTime, call_apart, now, step_is_over, time_limit
 
 PATIENCE = 2
 """How many times a part may exceed the limit before it can be dropped."""
@@ -154,7 +154,7 @@ def _read(part: Constraint, monitor: Monitor, text: str) -> tuple[Monitor | None
     with guarded_call(part):
         try:
             read, verdict = ask() if part.interruptible else call_apart(ask, part)
-        except TimeLimit:
+        except OutOfTime:
             return None, Verdict.UNDECIDED
     if not isinstance(verdict, Verdict):
         raise CheckFailed(part.title, f"returned {type(verdict).__name__} instead of Verdict")
@@ -167,5 +167,5 @@ def _verdicts(part: Constraint, monitor: Monitor, texts: Sequence[str]) -> list[
             if part.interruptible:
                 return monitor.verdicts(texts)
             return call_apart(lambda: monitor.verdicts(texts), part)
-        except TimeLimit:
+        except OutOfTime:
             return [Verdict.UNDECIDED] * len(texts)

@@ -154,12 +154,14 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     return Estimate(float(value), float(low), float(high))
 
 
-def rate_over(accepted: Sequence[int], attempts: int) -> Estimate:
-    """Estimate the mean acceptance rate of prompts like these, from the same number of attempts at each.
+def rate_over(accepted: Sequence[int], attempts: int, *, population: bool) -> Estimate:
+    """Estimate the mean acceptance rate of prompts, from the same number of attempts at each.
 
-    The interval is for prompts drawn from a population, and at least as wide as for these prompts alone.
+    ``population``: whether the interval is for prompts like these; it is at least as wide as for these prompts alone.
     """
     fixed = acceptance_rate(sum(accepted), attempts * len(accepted), stopped_on_acceptance=False)
+    if not population:
+        return fixed
     drawn = clip(mean_interval(np.array(accepted) / max(attempts, 1)), 0.0, 1.0)
     return Estimate(fixed.value, min(fixed.low, drawn.low), max(fixed.high, drawn.high))
 

@@ -24,7 +24,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.rules import formats
 from guardwrap.support.threads import in_thread
-from guardwrap.support.time_limits import CHECK_SECONDS, TimeLimit, check_deadline, time_limit
+from guardwrap.support.time_limits import CHECK_SECONDS, OutOfTime, TimeLimit, check_deadline, time_limit
 
 _STATEMENTS = (
     "Query", "DML", "DDL", "Values", "Drop", "Alter", "AlterSession", "Analyze", "Attach", "Cache", "Comment", "Commit",
@@ -99,7 +99,7 @@ def fault_in_sql(text: str, dialect: str | None = None) -> str | None:
         return _DEEP
     except sqlglot.errors.SqlglotError as error:
         return str(error).partition("\n")[0]
-    except (TimeLimit, RecursionError, MemoryError):
+    except (OutOfTime, RecursionError, MemoryError):
         raise
     except Exception as error:
         return f"the parser fails: {type(error).__name__}"

@@ -25,8 +25,8 @@ VERDICT_SECONDS = 0.05  # for a verdict on one prefix
 WORKS = 2e-3  # seconds that a thread which gives way to others works before it rests
 
 
-class TimeLimit(TimeoutError):
-    """A time limit was exceeded. It becomes CheckFailed, SpecError or UNDECIDED before it reaches the user."""
+class OutOfTime(TimeoutError):
+    """A limit on the time of a computation was exceeded: its own, or that of the step in which it runs."""
 
     def __init__(self, seconds: float, *, shared: bool) -> None:
         super().__init__(f"took more than {seconds:g} s")
@@ -34,10 +34,15 @@ class TimeLimit(TimeoutError):
         self.shared = shared
 
 
-class StepOver(TimeLimit):
+class TimeLimit(OutOfTime):
+    """A time limit was exceeded. It becomes CheckFailed, SpecError or UNDECIDED before it reaches the user."""
+
+
+class StepOver(OutOfTime):
     """A request has used up the time that it may take while other requests wait.
 
-    The work is done elsewhere, or left out. This is no failure of the checker, so it never becomes CheckFailed.
+    The work is done elsewhere, or left out. This is no failure of the checker, and no ``TimeLimit``, so it does not
+    become CheckFailed.
     """
 
 
@@ -71,7 +76,7 @@ class _Limits(threading.local):
     spent_on: dict[int, tuple[object, float]] | None = None  # draws by id, with the seconds that judging each has taken
     rested_at: float | None = None  # time.monotonic() of the last rest; None if the thread does not give way to others
 
-    def exceeded(self, seconds: float, *, shared: bool = True) -> TimeLimit:
+    def exceeded(self, seconds: float, *, shared: bool = True) -> OutOfTime:
         """Return the error for a limit that is exceeded: ``StepOver`` if the step's is, too."""
         # Allow 0.01 s or 10 %, because `regex` stops a little early if other threads compute, too.
         over = self.step is not None and self.step.left <= max(_STALE, 0.1 * self.step.seconds)
@@ -113,7 +118,7 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _limits.innermost = self._before
-        self.late = self.late or isinstance(error, TimeLimit)
+        self.late = self.late or isinstance(error, OutOfTime)
         if self.outer is not None and self.late:
             self.outer.late = True
 
@@ -241,7 +246,7 @@ def matches(pattern: Any, text: str, *, most: float = math.inf, **options: Any) 
                 if number >= yielded:
                     yielded += 1
                     yield match
-        except TimeLimit:
+        except OutOfTime:
             raise
         except TimeoutError:
             limit.require_more()

@@ -27,7 +27,7 @@ from guardwrap.support.limits import (
     irregular,
     loading,
 )
-from guardwrap.support.time_limits import TimeLimit, check_deadline
+from guardwrap.support.time_limits import OutOfTime, TimeLimit, check_deadline
 
 _being_read: ContextVar[tuple[str, ...]] = ContextVar("_being_read", default=())
 """Paths of the file that is being read (the last one) and of the files through which it was reached."""
@@ -146,7 +146,7 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
         loader = _Loader(text)
         loader.path = path
         root = loader.get_single_node()
-    except (SpecError, TimeLimit):
+    except (SpecError, OutOfTime):
         raise
     except Exception as error:  # hostile escapes and directives make PyYAML raise ValueError, OverflowError and others
         raise SpecError(f"{path}{_explained(error, text, loader)}") from None

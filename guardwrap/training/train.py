@@ -21,7 +21,6 @@ from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
-    acceptance_rate,
     kl_gold_guarded,
     kl_gold_guarded_from_gold,
     kl_gold_proposal,
@@ -199,22 +198,19 @@ def _figures(
     """
     attempts, prompts = len(log_weights[0]), len(log_weights)
     accepted = [int((each > -math.inf).sum()) for each in log_weights]
-    rate = rate_over if population else _rate_of_all
-    figures, notes = {"acceptance_after": rate(accepted, attempts)}, []
+    figures, notes = {"acceptance_after": rate_over(accepted, attempts, population=population)}, []
     known, needed = enough(log_weights, population=population), LEAST_ACCEPTED if population else 1
     if len(known) < prompts:
         known = known if population else []
-        notes += (
-            [f"KL is a mean over the {len(known)} of {prompts} prompts with {needed} accepted draws or more"]
-            if known
-            else []
-        )
+        if known:
+            few = f"{len(known)} of {prompts} prompts with {needed} accepted draws or more"
+            notes.append(f"KL is a mean over the {few}")
     if known:
         for name, kl in (("kl_gold_proposal", kl_gold_proposal), ("kl_gold_guarded", kl_gold_guarded)):
             figures[f"weighted_{name}"] = mean_over([kl(each) for each in known], population=population)
     base, of_base = [count for _, (count, _) in ratios], ratios[0][1][1] if ratios else 0
     if ratios:
-        figures["acceptance_before"] = rate(base, of_base)
+        figures["acceptance_before"] = rate_over(base, of_base, population=population)
     elif known:
         nothing = Estimate(0.0, 0.0, 0.0)
         means = [partition(each) if count else nothing for each, count in zip(log_weights, accepted, strict=True)]
@@ -240,10 +236,6 @@ def _figures(
         *notes,
         f"KL is measured on {sum(base)} draws of g among {of_base * prompts} attempts of the model",
     ]
-
-
-def _rate_of_all(accepted: Sequence[int], attempts: int) -> Estimate:
-    return acceptance_rate(sum(accepted), attempts * len(accepted), stopped_on_acceptance=False)
 
 
 def _tail(log_weights: Sequence[Floats]) -> tuple[Estimate | None, str | None]:

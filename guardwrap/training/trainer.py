@@ -217,9 +217,9 @@ class Trainer:
         """
         state, first, law = self.state, drawn[0], planned.draws[0][0]
         seen, unseen = self.sides(first.accepted)
-        rate = rate_over(seen, first.attempts) if unseen else first.acceptance
+        rate = rate_over(seen, first.attempts, population=bool(unseen))
         row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(seen))
-        row.unseen_acceptance = rate_over(unseen, first.attempts) if unseen else None
+        row.unseen_acceptance = rate_over(unseen, first.attempts, population=True) if unseen else None
         if planned.learn == "sft":
             for each in drawn:
                 state.buffer.extend(each.samples, 0, [0.0] * len(each.samples), [])

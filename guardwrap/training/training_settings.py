@@ -48,7 +48,7 @@ class TrainingSettings(TaskSettings):
         ``"sft"``: fine-tuning on filtered samples.
     hints
         Where the first samples come from: constraint-aware prompts, templates with ``{prompt}``; or ``masked`` and
-        ``twisted``, the model with a mask or a twist, whose texts ``replay`` weighs.``sft`` draws all its samples
+        ``twisted``, the model with a mask or a twist, whose texts ``replay`` weighs. ``sft`` draws all its samples
         from them, or from the model itself if there are none, like the paper's baseline.
     warm_samples
         Attempts of the warm start, over all prompts: from the hints and the model itself for ``replay``, from the hints

@@ -29,6 +29,7 @@ from scipy.special import logsumexp
 from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.engine.scheduling.backend import AttemptState, TokenIds, keep_state, last_state
+from guardwrap.metrics import log_beta_for_tvd, qrs_acceptance
 from guardwrap.metrics.weights import kong, scaled
 from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.outcomes import Draw
@@ -38,8 +39,8 @@ from guardwrap.twists.state_values import TokenStates, Values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, step_of
 from guardwrap.twists.twist import NEVER
 
-OWN = 0.5
-"""The share of the model itself in the mixture, so that no beginning has a weight above 1/``OWN``."""
+MODEL_SHARE = 0.5
+"""The share of the model itself in the mixture, so that no beginning has a weight above 1/``MODEL_SHARE``."""
 
 TOPICS = 3
 """The number of clusters of beginnings that get a tilt of their own."""
@@ -81,28 +82,23 @@ def spellings_of(rule: Keyword, encode: Callable[[str], Sequence[int]]) -> tuple
 
     None of them ends with another one: a text with such a word would be written in two ways, and drawn too often.
     """
-    found: dict[tuple[int, ...], None] = {}
+    spellings: dict[tuple[int, ...], None] = {}
     for word in rule.words:
         for form in (word,) if rule.case_sensitive else (word, word.capitalize()):
             for before, text in (("", form), ("a", f"a {form}"), ('"', f'"{form}')):
                 context, ids = tuple(encode(before)) if before else (), tuple(encode(text))
                 if ids[: len(context)] == context and len(ids) > len(context):
-                    found[ids[len(context) :]] = None
-    return tuple(ids for ids in found if not any(ids != other and ids[-len(other) :] == other for other in found))
+                    spellings[ids[len(context) :]] = None
+    return tuple(
+        ids for ids in spellings if not any(ids != other and ids[-len(other) :] == other for other in spellings)
+    )
 
 
 def attempts_a_text(log_weights: Values, tvd: float = TVD) -> float:
     """Estimate the attempts that QRS takes for a text at a distance from g; infinity if none passes."""
-    weights = np.exp(log_weights - log_weights.max()) if log_weights.max() > -np.inf else np.zeros(1)
-    if not weights.any():
+    if log_weights.max() == -np.inf:
         return math.inf
-    gold = weights / weights.sum()
-    low, high = -60.0, 0.0  # log β
-    for _ in range(40):
-        middle = (low + high) / 2
-        kept = np.minimum(weights, math.exp(middle))
-        low, high = (middle, high) if np.maximum(gold - kept / kept.sum(), 0).sum() > tvd else (low, middle)
-    return float(len(weights) / np.minimum(weights / math.exp(high), 1).sum())
+    return 1 / qrs_acceptance(log_weights, log_beta_for_tvd(log_weights, tvd)).value
 
 
 def decided(written: Sequence[Values], by_states: Sequence[Values]) -> tuple[bool, str]:
@@ -144,12 +140,12 @@ class Mixture:
         """Fit a tilt to each cluster of beginnings, beside ``whole``, that of all; each is also used at half length."""
         fits = [(0.35, whole)] + [(share, part.fitted(embeddings)) for share, part in data.topics(embeddings, TOPICS)]
         fits = [(share, tilt) for share, tilt in fits if tilt.any()]
-        shares, tilts = [OWN], [np.zeros(len(whole))]
+        shares, tilts = [MODEL_SHARE], [np.zeros(len(whole))]
         for share, tilt in fits:
             shares += [share / 2, share / 2]
             tilts += [0.5 * tilt, tilt]
         relative = np.array(shares)
-        relative[1:] *= (1 - OWN) / max(relative[1:].sum(), 1e-300)
+        relative[1:] *= (1 - MODEL_SHARE) / max(relative[1:].sum(), 1e-300)
         return cls(np.log(relative / relative.sum()), np.stack(tilts))
 
 

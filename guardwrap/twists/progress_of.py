@@ -26,7 +26,7 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length
 from guardwrap.constraints.kinds.text_folding import TextFolding, has_spellings, is_spaced, pieces_of_phrase
 from guardwrap.constraints.verdicts import Progress, TextPattern
-from guardwrap.support.time_limits import TimeLimit, time_limit
+from guardwrap.support.time_limits import OutOfTime, time_limit
 from guardwrap.twists.automata import Automaton, TooManyStates, build, minimized, product
 from guardwrap.twists.json_progress import json_progress
 from guardwrap.twists.pattern_programs import (
@@ -50,7 +50,7 @@ def automaton_of(constraint: Constraint) -> Automaton | None:
     try:
         with time_limit(BUILD_SECONDS):
             return _known(constraint)
-    except (TooManyStates, TimeLimit, RecursionError):
+    except (TooManyStates, OutOfTime, RecursionError):
         return None
 
 

@@ -14,7 +14,7 @@ from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.errors import CheckFailed, is_count
-from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
+from guardwrap.support.time_limits import VERDICT_SECONDS, OutOfTime, time_limit
 from guardwrap.support.yaml_nodes import path_beside, read_text
 
 _Answer = TypeVar("_Answer")
@@ -161,7 +161,7 @@ class _Reading(Monitor):
                     return _Reading(self.grammar, longer, self.recogniser, self.recogniser.follow(self.matcher, text))
                 except Exhausted:  # other texts may have used up the parser's limits, so try again with a new one
                     return self.grammar._reading(longer)
-        except (TimeLimit, Exhausted):
+        except (OutOfTime, Exhausted):
             return _Reading(self.grammar, "", self.recogniser, None, lost=True)
 
     def may_begin(self, partial: bytes, /) -> bool:
@@ -171,7 +171,7 @@ class _Reading(Monitor):
         try:
             with time_limit(VERDICT_SECONDS):
                 return any(self.recogniser.may_follow_bytes(self.matcher, (partial, REPLACEMENT.encode())))
-        except (TimeLimit, Exhausted):
+        except (OutOfTime, Exhausted):
             return True
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
@@ -180,7 +180,7 @@ class _Reading(Monitor):
         try:
             with time_limit(VERDICT_SECONDS):
                 possible = self.recogniser.may_follow(self.matcher, texts)
-        except (TimeLimit, Exhausted):
+        except (OutOfTime, Exhausted):
             return super().verdicts(texts)
         return [Verdict.UNDECIDED if may else Verdict.VIOLATED for may in possible]
 

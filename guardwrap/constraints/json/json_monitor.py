@@ -22,7 +22,7 @@ from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
 from guardwrap.constraints.json_paths import NOT_JSON, WHITE_SPACE, shown_place
 from guardwrap.constraints.verdicts import REPLACEMENT, Monitor, Verdict
 from guardwrap.support import lexical
-from guardwrap.support.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
+from guardwrap.support.time_limits import VERDICT_SECONDS, OutOfTime, check_deadline, time_limit
 
 
 class ApplicatorCache:
@@ -104,7 +104,7 @@ class JSONMonitor(Monitor):
         try:
             with time_limit(VERDICT_SECONDS):
                 return self._read(text)
-        except (TimeLimit, RecursionError):
+        except (OutOfTime, RecursionError):
             return self._over(Verdict.UNDECIDED)
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
@@ -112,7 +112,7 @@ class JSONMonitor(Monitor):
         try:
             with time_limit(VERDICT_SECONDS):
                 return [self._read(text).verdict for text in texts]
-        except (TimeLimit, RecursionError):  # perhaps only one of them, so judge each within its own limit
+        except (OutOfTime, RecursionError):  # perhaps only one of them, so judge each within its own limit
             return super().verdicts(texts)
 
     @property

@@ -29,7 +29,7 @@ from guardwrap.outcomes import Draw
 from guardwrap.support import lexical
 from guardwrap.support.formatting import counted
 from guardwrap.support.threads import cached_property
-from guardwrap.support.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
+from guardwrap.support.time_limits import TimeLimit, charged, check_deadline, uncounted
 from guardwrap.support.yaml_nodes import one_line
 
 
@@ -308,8 +308,6 @@ class JSONSchema(TextConstraint):
                         stopped = None if self.where == "fenced" else self._reading.read(text).violated_at
                         unfinished = stopped is None and fault.place == NOT_JSON and not draw.finished
                         return fault._replace(place=INCOMPLETE if unfinished else fault.place, stopped=stopped)
-        except StepOver:
-            raise
         except (TimeLimit, RecursionError):
             pass
         return None

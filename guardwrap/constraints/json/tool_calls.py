@@ -28,7 +28,7 @@ from guardwrap.constraints.views import PLAIN_TEXT
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import NO_CALL, Draw
 from guardwrap.support.threads import cached_property
-from guardwrap.support.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
+from guardwrap.support.time_limits import CHECK_SECONDS, TimeLimit, charged
 
 
 def _in_python_only(value: Any) -> Any:
@@ -180,8 +180,6 @@ class ToolCalls(Constraint):
                 for number, call in enumerate(calls):
                     if fault := self.fault_of_call(call):
                         return f"tool_calls[{number}]: {fault}"
-        except StepOver:
-            raise
         except TimeLimit:
             reason = f"took more than {CHECK_SECONDS:g} s on the calls of one message; simplify the tools' schemas"
             raise CheckFailed(self.title, reason) from None
@@ -209,8 +207,6 @@ class ToolCalls(Constraint):
         try:
             with charged(draw):
                 return next((place for call in calls if (place := self.place_in_call(call)) is not None), None)
-        except StepOver:
-            raise
         except TimeLimit:
             return None
 

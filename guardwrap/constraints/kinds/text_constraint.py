@@ -17,7 +17,7 @@ from guardwrap.outcomes import Draw
 from guardwrap.support.threads import cached_property
 from guardwrap.support.time_limits import (
     VERDICT_SECONDS,
-    StepOver,
+    OutOfTime,
     TimeLimit,
     charged,
     time_limit,
@@ -100,7 +100,7 @@ class TextConstraint(Constraint):
                 if texts is None:
                     return Fault(f"has no part {self.on}")
                 return next((self.fault_at(text) for text in texts if not self.holds(text)), Fault())
-        except TimeLimit:
+        except OutOfTime:
             return Fault()
 
     def found_in(self, text: str) -> str:
@@ -118,7 +118,7 @@ class TextConstraint(Constraint):
                 if not texts:
                     return f"has no part {self.on}"
                 return next(filter(None, map(self.found_in, texts)), "")
-        except TimeLimit:
+        except OutOfTime:
             return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
@@ -142,8 +142,6 @@ class TextConstraint(Constraint):
             with charged(draw):
                 texts = view(draw, self.on)
                 return texts is not None and all(self.holds(text) for text in texts)
-        except StepOver:
-            raise
         except TimeLimit as limit:
             text = f"one text of {len(draw.text)} characters"
             reason = f"took more than {limit.seconds:g} s on {text}{self.way_out}"
@@ -163,7 +161,7 @@ class TextConstraint(Constraint):
                 if isinstance(self.on, Part) and self.on.has_markers:
                     return self.monitor().read(prefix).verdict
                 return self._settled_verdict(prefix)
-        except TimeLimit:
+        except OutOfTime:
             return Verdict.UNDECIDED
 
     def _settled_verdict(self, prefix: str) -> Verdict:
