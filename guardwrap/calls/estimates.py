@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from guardwrap.budget import Budget
 from guardwrap.calls.twisting import Spent
+from guardwrap.constraints.kinds.share import Share
 from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
@@ -28,6 +29,7 @@ from guardwrap.outcomes import FEW, Estimate, Origin, Outcome, bounded, plain
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 from guardwrap.samplers.qrs import from_pilot, pilot_lengths
+from guardwrap.samplers.shares import needed
 from guardwrap.support.formatting import counted, digits, upwards
 
 ENOUGH = 200
@@ -169,11 +171,33 @@ class PromptPilot:
     sampler: str  # "rejection" or "qrs"
     goal: Goal
     rate: Estimate | None = None  # a better estimate of the share that gives a text than this pilot's; None for none
+    basis: str = ""  # what ``rate`` is estimated from, in words
+    first: float = 0.0  # how many attempts must satisfy the constraint before the first text, for the pilot of shares
 
     @property
     def is_qrs(self) -> bool:
         """Whether the sampler is QRS, whose own pilot comes before its first text."""
         return self.sampler == "qrs"
+
+    def sharing(self, shares: Sequence[Share], texts: int) -> PromptPilot:
+        """Return this pilot for texts with shares."""
+        if not shares:
+            return self
+        first, each, rarest = needed(shares, texts, self.attempts)
+        passing, words = self.share(), self.basis or counted(len(self.attempts), "attempt")
+        rate = Estimate(passing.value / each.value, passing.low / each.high, passing.high / each.low)
+        seen = f"{rarest} of which decide what shares take" if rarest else "which cannot tell what shares take"
+        return replace(self, rate=rate, first=first, basis=f"{words}, {seen}")
+
+    @property
+    def has_pilot(self) -> bool:
+        """Whether a pilot comes before the first text."""
+        return self.is_qrs or self.first > 0
+
+    @property
+    def given(self) -> float:
+        """How many texts each attempt of that pilot gives that satisfies the constraint, as expected."""
+        return self.texts / self.passing if self.is_qrs and self.passing and not self.first else 0.0
 
     @cached_property
     def weights(self) -> list[float]:
@@ -198,8 +222,11 @@ class PromptPilot:
 
     @cached_property
     def lengths(self) -> Mapping[int, float]:
-        """How many attempts must satisfy the constraint before QRS draws its first text, with probabilities."""
-        return pilot_lengths(self.weights) if self.goal.pilot is None else {self.goal.pilot: 1.0}
+        """How many attempts must satisfy the constraint before the first text, with probabilities."""
+        lengths: Mapping[int, float] = {0: 1.0}
+        if self.is_qrs:
+            lengths = pilot_lengths(self.weights) if self.goal.pilot is None else {self.goal.pilot: 1.0}
+        return {length + round(self.first): share for length, share in lengths.items()}
 
     @property
     def mean_length(self) -> float:
@@ -208,10 +235,7 @@ class PromptPilot:
 
     def after(self, texts: int) -> float:
         """Return how many texts attempts after QRS's own pilot give, as expected; the pilot gives the others."""
-        if not self.is_qrs or not self.passing:
-            return texts
-        rate = self.texts / self.passing
-        return texts - sum(share * from_pilot(texts, length, rate) for length, share in self.lengths.items())
+        return texts - sum(share * from_pilot(texts, length, self.given) for length, share in self.lengths.items())
 
     def share(self) -> Estimate:
         """Estimate the share of attempts that give a text.
@@ -232,9 +256,8 @@ class PromptPilot:
         return Estimate(share.value, low if can_tell(self.weights) else 0.0, min(share.high, passing.high))
 
     def before(self) -> Estimate:
-        """Estimate how many attempts QRS draws before its first text."""
-        first = self.mean_length if self.is_qrs else 0.0
-        return inverse(self._passing_share(), first) if first else Estimate(0.0, 0.0, 0.0)
+        """Estimate how many attempts come before the first text."""
+        return inverse(self._passing_share(), self.mean_length) if self.has_pilot else Estimate(0.0, 0.0, 0.0)
 
     def _passing_share(self) -> Estimate:
         return acceptance_rate(self.passing, len(self.attempts), stopped_on_acceptance=False)
@@ -334,20 +357,18 @@ def model_rate(plain: Sequence[Attempt], weighed: Sequence[Attempt]) -> tuple[Es
     return Estimate(min(max(mean.value, low), counted.high), low, counted.high), False
 
 
-def forecast_of(
-    pilot: PromptPilot, *, texts: int, budget: Budget, seconds: float, side_by_side: float, basis: str
-) -> Forecast:
+def forecast_of(pilot: PromptPilot, *, texts: int, budget: Budget, seconds: float, side_by_side: float) -> Forecast:
     """Estimate the cost of a prompt. ``seconds`` is that of an attempt, ``side_by_side`` how many run at a time."""
     usage, rate, weights = pilot.outcome.report.usage, pilot.rate, pilot.weights
     count, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
     computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
-    satisfied = pilot.passing if pilot.is_qrs else None  # QRS's own pilot counts them
+    satisfied = pilot.passing if pilot.has_pilot else None  # such a pilot counts them
     finite = sum(weight > -math.inf for weight in weights) if pilot.is_qrs else 0
     counted = acceptance_rate(math.floor(pilot.texts), count, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=pilot.texts / count) if count else counted)
     before = pilot.mean_length * count / satisfied if satisfied else 0.0
     attempts = Estimate(*(before + end for end in inverse(share, pilot.after(texts))))
-    worth = effective_sample_size(weights).value if satisfied else FEW
+    worth = effective_sample_size(weights).value if pilot.is_qrs and satisfied else FEW
     more = 0 if worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * count)
     limits = (
         (budget.max_attempts, 1),
@@ -358,7 +379,10 @@ def forecast_of(
     allowed = min((limit / cost for limit, cost in limits if limit is not None), default=math.inf)
     # A rate from weights is as certain as one from this many attempts, of which so many give a text.
     seen = (pilot.texts, float(count)) if rate is None else _as_counts(rate)
-    further = None if more or seen is None else Further(*seen, satisfied, pilot.lengths if pilot.is_qrs else {})
+    further = None
+    if not more and seen is not None:
+        alike = satisfied and satisfied * seen[1] / count
+        further = Further(*seen, alike, pilot.lengths if pilot.has_pilot else {}, pilot.given)
     return Forecast(
         prompt=pilot.outcome.prompt,
         texts=texts,
@@ -375,7 +399,7 @@ def forecast_of(
         more=more,
         pareto_k=pareto_k(weights) if finite else None,
         pareto_k_limit=pareto_k_limit(finite) if finite else None,
-        basis=basis if rate is not None else "",
+        basis=pilot.basis if rate is not None else "",
     )
 
 
@@ -403,15 +427,15 @@ class Further:
 
     accepted: float  # attempts of the pilot that gave a text
     pilot: float  # all attempts of the pilot
-    # For QRS, how many of the pilot's attempts satisfy the constraint: a run begins with QRS's own pilot. None without.
-    satisfied: int | None
+    # How many of the pilot's attempts satisfy the constraint, if a run begins with a pilot of its own. None without.
+    satisfied: float | None
     # the numbers of attempts that must satisfy the constraint before that pilot ends, each with its probability
     lengths: Mapping[int, float]
+    given: float = 0.0  # how many texts each of these gives, as expected
 
     def _after(self, texts: int, length: int) -> int:
         """Return how many texts attempts after a pilot of this length have to give."""
-        rate = self.accepted / self.satisfied if self.satisfied else 0.0
-        return math.ceil(texts - from_pilot(texts, length, rate))
+        return math.ceil(texts - from_pilot(texts, length, self.given))
 
     def reaches(self, texts: int, attempts: float) -> float:
         """Return the probability of at least ``texts`` texts in further attempts."""

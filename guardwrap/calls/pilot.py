@@ -70,6 +70,10 @@ Its weights vary less than those of ``Twisted()``, which is made for texts that 
 """
 
 
+Rate = tuple[Estimate | None, str]
+"""A better estimate of an acceptance rate than a pilot's, if there is one, and what it is from, in words."""
+
+
 @dataclass(frozen=True)
 class PilotAttempts:
     """Outcomes and attempts of a pilot, per prompt."""
@@ -97,10 +101,10 @@ class PilotAttempts:
         """Whether the weights of each prompt's attempts can tell what QRS costs."""
         return all(can_tell(weights_of(attempts)) for attempts in self.attempts)
 
-    def of_prompts(self, sampler: str, goal: Goal, rates: Sequence[Estimate | None]) -> list[PromptPilot]:
+    def of_prompts(self, sampler: str, goal: Goal, rates: Iterable[Rate]) -> list[PromptPilot]:
         """Return the attempts of each prompt, for a sampler and better estimates of their acceptance rates."""
         rows = zip(self.outcomes, self.attempts, rates, strict=True)
-        return [PromptPilot(outcome, attempts, sampler, goal, rate) for outcome, attempts, rate in rows]
+        return [PromptPilot(outcome, attempts, sampler, goal, *rate) for outcome, attempts, rate in rows]
 
     def joined(self, later: PilotAttempts) -> PilotAttempts:
         """Return this pilot with further attempts of the same prompts."""
@@ -340,8 +344,6 @@ class _Comparison:
         if named is not None and named.name not in _PLANNED:
             raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
         job = session.job({**options, "seed": 0})
-        if job.spec.shares:
-            raise UsageError("a plan cannot estimate the cost of shares; plan without them, and name a sampler")
         weighs = False
         if job.source.proposal is not None:
             weighs = _can_weigh(job, planner.prompts, options) if named is None else named.weighs
@@ -453,39 +455,41 @@ class _Comparison:
         planner, session, pilot = self.planner, self.planner.session, self.first.pilot
         prompts = len(pilot.outcomes)
         kind = "rejection" if not self.weighs else self.sampler or sampler_for(pilot.attempts, self.goal)
-        of_model, basis = self._rates()
-        rates: Sequence[Estimate | None] = of_model if self.draws_itself else [None] * prompts
+        unknown: list[Rate] = [(None, "")] * prompts
+        of_model = self._rates()
+        rates = of_model if self.draws_itself else unknown
         figures = None
         if not self.draws_itself:
             figures = card_figures(self.job, [outcome.prompt for outcome in pilot.outcomes])
         if figures is not None and figures.acceptance_after is not None and kind == "rejection":
-            rates, basis = [figures.acceptance_after.estimate] * prompts, ["the adapter's card"] * prompts
+            rates = [(figures.acceptance_after.estimate, "the adapter's card")] * prompts
         if figures is not None and figures.acceptance_before is not None:
-            of_model = [figures.acceptance_before.estimate] * prompts
+            of_model = [(figures.acceptance_before.estimate, "the adapter's card")] * prompts
 
-        rows: list[tuple[Way, str, Sequence[Estimate | None]]] = [] if pilot.repeats else [(self.first, kind, rates)]
+        shares, texts = self.job.shares(prompts), planner.texts
+
+        def pilots(way: Way, sampler: str, rates: Iterable[Rate]) -> list[PromptPilot]:
+            plain = way.pilot.of_prompts(sampler, self.goal, rates)
+            return [of_prompt.sharing(of_set, texts) for of_prompt, of_set in zip(plain, shares, strict=True)]
+
+        first = pilots(self.first, kind, rates)
+        rows = [] if pilot.repeats else [(self.first, first)]
         for way in self.others:
             sampler = sampler_for(way.pilot.attempts, self.goal) if way.weighs else "rejection"
-            rows.append((way, sampler, [None] * prompts if way.weighs else of_model))
-        ways = [
-            (alternative_of(way.pilot.of_prompts(sampler, self.goal, better), planner.texts, way.spent), way)
-            for way, sampler, better in rows
-        ]
+            rows.append((way, pilots(way, sampler, unknown if way.weighs else of_model)))
+        ways = [(alternative_of(of_way, texts, way.spent), way) for way, of_way in rows]
         attempts, seconds = spent(pilot.outcomes)
         # Attempts run in rounds, and a round takes as long as a whole attempt, even if the batch is not full.
         side_by_side = min(self.options.get("batch_size") or session.batch_size, attempts) / max(1, prompts)
         forecasts = [
             forecast_of(
                 of_prompt,
-                texts=planner.texts,
+                texts=texts,
                 budget=budget,
                 seconds=seconds / attempts if attempts else 0.0,
                 side_by_side=side_by_side,
-                basis=words,
             )
-            for of_prompt, budget, words in zip(
-                pilot.of_prompts(kind, self.goal, rates), self.job.budgets(prompts), basis, strict=True
-            )
+            for of_prompt, budget in zip(first, self.job.budgets(prompts), strict=True)
         ]
         most = [forecast.budget for forecast in forecasts if forecast.budget is not None]
         plan = Plan(
@@ -506,16 +510,16 @@ class _Comparison:
         )
         return Study(plan, ways, self.goal)
 
-    def _rates(self) -> tuple[list[Estimate | None], list[str]]:
+    def _rates(self) -> list[Rate]:
         """Estimate the acceptance rate of the model for prompts with few passing attempts, and say from what."""
         sources = [("proposal", self.first.pilot)] if self.weighs else []
         sources += [("mask or a twist", way.pilot) for way in self.others if way.weighs]
         if self.rate is not None:  # made for this, so others, whose weights vary more, are not asked if it cannot tell
             sources = [("twist", self.rate.pilot)]
-        rates: list[Estimate | None] = []
-        basis = []
+        rates: list[Rate] = []
         for number in range(len(self.first.pilot.attempts)):
-            rate, words = None, ""
+            rate: Estimate | None = None
+            words = ""
             plain = [] if self.itself is None else self.itself.attempts[number]
             of_model = f"{counted(len(plain), 'attempt')} of the model"
             passing = sum(attempt.satisfied for attempt in plain)
@@ -527,9 +531,8 @@ class _Comparison:
                     break
                 if rate is None and self.rate is not None and estimate.low > 0 and not passing:
                     rate, words = estimate, f"{weighed}, whose weights tell it only roughly, and {of_model}"
-            rates.append(rate)
-            basis.append(words)
-        return rates, basis
+            rates.append((rate, words))
+        return rates
 
 
 def _why_not(planner: Planner, left_out: Sequence[str]) -> str:

@@ -139,7 +139,8 @@ class Plan:
             worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
             rate = bounded(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
             rate += " for QRS" if self.sampler == "qrs" else ""
-            first = f", the first {each.before:,.0f} for QRS's pilot" if each.before else ""
+            whose = "QRS's" if self.sampler == "qrs" else "the shares'"
+            first = f", the first {each.before:,.0f} for {whose} pilot" if each.before else ""
             basis = each.basis or f"{counted(each.pilot, 'attempt')} of the pilot"
             lines += [
                 f"{counted(each.texts, 'text')} for {heading}",

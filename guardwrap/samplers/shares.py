@@ -132,17 +132,10 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
         if share.exact and not 0 < round(share.low * texts) < texts:
             counts = counted(texts, "text")
             raise UsageError(f"no number of {counts} is a share of {_words(share)}; ask for more texts, or omit exact")
-    exact, least = shares[0].exact, min(max(PILOT, texts), LONGEST)
-
-    # Shares that add up to 1 are those of the parts of a set, in each of which one rule holds.
-    parts = exact and math.isclose(sum(share.low for share in shares), 1)
+    exact, least, parts = shares[0].exact, _least(texts), _are_parts(shares)
 
     def init() -> _State:
-        if not exact or (len(shares) > 1 and not parts):
-            return _State(base.init())
-        cells = np.eye(len(shares), dtype=bool) if parts else np.array([[True], [False]])
-        sizes = [share.low for share in shares] if parts else [shares[0].low, 1 - shares[0].low]
-        return _State(base.init(), quotas=_quotas(cells, np.array(sizes), texts))
+        return _State(base.init(), quotas=_quotas(*known, texts) if (known := _known(shares)) else None)
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, tuple[Draw, ...]]:
         weight = checked_weight(attempt) if base.weighs else 0.0 if attempt.satisfied else -math.inf
@@ -213,6 +206,65 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
     return base._replace(
         init=init, step=step, report=report, takes_all=False, needs=plans, features=tuple(share.of for share in shares)
     )
+
+
+def _least(texts: int) -> int:
+    """Return the least number of attempts that satisfy the other rules in a pilot for some texts."""
+    return min(max(PILOT, texts), LONGEST)
+
+
+def _are_parts(shares: Sequence[Share]) -> bool:
+    """Return whether exact shares add up to 1, so that they are those of the parts of a set: one rule holds in each."""
+    return shares[0].exact and math.isclose(sum(share.low for share in shares), 1)
+
+
+def _known(shares: Sequence[Share]) -> tuple[Floats, Floats] | None:
+    """Return the cells of exact shares and how many of the texts each gets, if no pilot has to tell that."""
+    sizes = [share.low for share in shares]
+    if _are_parts(shares):
+        return np.eye(len(shares)), np.array(sizes)
+    if shares[0].exact and len(shares) == 1:
+        return np.array([[1.0], [0.0]]), np.array([sizes[0], 1 - sizes[0]])
+    return None
+
+
+class Needed(NamedTuple):
+    """How many attempts must satisfy the other rules, as estimated from some attempts."""
+
+    first: float  # before the first text
+    each: Estimate  # for each text after them; infinite if the attempts cannot tell
+    rarest: int = 0  # how many of the attempts are in the cell that decides it
+
+
+def needed(shares: Sequence[Share], texts: int, attempts: Sequence[Attempt]) -> Needed:
+    """Estimate from attempts what texts with shares take.
+
+    The attempts for a text are the largest p/g of a cell: rejection accepts a text of g with probability
+    (p/g) / max (p/g), and exact shares wait for the part that is rarest in g beside its share.
+    """
+    first, seen = 0.0 if shares[0].exact else float(_least(texts)), _Seen()
+    for attempt in attempts:
+        if attempt.satisfied and attempt.log_weight != -math.inf:
+            seen = seen.added(attempt.features, attempt.log_weight or 0.0)
+    unknown = Needed(first, Estimate(math.inf, 1.0, math.inf))
+    if not seen.attempts:
+        return unknown
+    names, numbers, g, squares = seen.arrays
+    known = _known(shares)
+    if known is None:
+        try:
+            log_p = np.log(g) + names @ np.array(fitted(names, np.log(g), shares, seen.attempts))
+        except GenerationFailed:
+            return unknown
+        p = np.exp(log_p - np.logaddexp.reduce(log_p))
+    else:
+        quotas = {tuple(cell): float(size) for cell, size in zip(*known, strict=True)}
+        p = np.array([quotas.pop(tuple(cell), 0.0) for cell in names])
+        if quotas:  # a part that no attempt is in
+            return unknown
+    rarest = int((p / g).argmax())
+    each, wide = float(p[rarest] / g[rarest]), math.exp(1.96 * math.sqrt(squares[rarest]) / g[rarest])
+    return Needed(first, Estimate(each, max(each / wide, 1.0), each * wide), int(numbers[rarest]))
 
 
 def _described(described: Distribution | str, words: str) -> Distribution | str:

@@ -16,7 +16,7 @@ from guardwrap.constraints import Constraint, Share, parse
 from guardwrap.errors import CheckFailed, ConstraintError, GenerationFailed, UsageError
 from guardwrap.outcomes import Closeness, Draw, Estimate
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection
-from guardwrap.samplers.shares import with_shares
+from guardwrap.samplers.shares import needed, with_shares
 from guardwrap.testing import World, goodness_of_fit, table_world
 
 shares_module = sys.modules["guardwrap.samplers.shares"]
@@ -417,10 +417,58 @@ def test_what_draws_no_texts_has_no_shares(options: dict[str, Any], says: str) -
         guarded.run(WORLD.prompt, **{"max_new_tokens": 4, "do_sample": True, **options})
 
 
-def test_a_plan_with_shares_is_refused() -> None:
-    guarded = GuardedGenerator(WORLD.model, Share(BOTH, 0.5), tokenizer=WORLD.tokenizer)
-    with pytest.raises(UsageError, match="cannot estimate the cost of shares"):
-        guarded.plan(WORLD.prompt, max_new_tokens=4, do_sample=True)
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("proposal", [G, np.full(TEXTS, 1 / TEXTS)], ids=["of the model", "of a proposal"])
+def test_what_shares_take_is_told_by_attempts(name: str, proposal: np.ndarray) -> None:
+    """It is the largest p/g in the law, and the scarcest cell in the set, also where attempts are weighed."""
+    for exact in (False, True) if name == "one" else (False,):
+        shares = [replace(share, exact=exact) for share in SETS[name]]
+        source = attempts(21, len(shares), proposal)
+        first, each, _ = needed(shares, 40, [next(source) for _ in range(30_000)])
+        assert first == (0 if exact else 100)
+        if exact:
+            of_cells = {True: 0.8 / OWN[0], False: 0.2 / (1 - OWN[0])}
+            truth = max(of_cells.values())
+        else:
+            lambdas = shares_module.fitted(FEATURES[:, : len(shares)].astype(float), np.log(G), shares, 10**9)
+            p = G * np.exp(FEATURES[:, : len(shares)] @ np.array(lambdas))
+            truth = float((p / p.sum() / G).max())
+        assert each.value == pytest.approx(truth, rel=0.1)
+        assert each.low < truth < each.high
+
+
+@pytest.mark.parametrize("sampler", ["rejection", "auto"])
+@pytest.mark.parametrize(("share", "exact"), [(0.5, False), (0.8, False), (0.8, True)])
+def test_a_plan_tells_what_shares_take(sampler: str, share: float, exact: bool) -> None:
+    rules = [Regex("b"), Share(BOTH, share, exact=exact)]
+    guarded = GuardedGenerator(WORLD.model, rules, tokenizer=WORLD.tokenizer, seed=1, sampler=sampler)
+    options: dict[str, Any] = {"num_return_sequences": 40, "max_new_tokens": 4, "do_sample": True}
+    plan = guarded.plan(WORLD.prompt, pilot=400, **options)
+    (forecast,) = plan.forecasts
+    outcomes = [guarded.run(WORLD.prompt, seed=seed, **options)[0] for seed in range(20)]
+    taken = [outcome.report.usage.attempts for outcome in outcomes]
+    assert forecast.attempts.low < np.mean(taken) < forecast.attempts.high
+    assert "decide what shares take" in str(plan)
+    assert plan.budget is not None
+    assert (forecast.before > 0) is not exact
+    assert ("the shares' pilot" in str(plan)) is not exact
+    if exact:
+        assert all(sum("bb" in text for text in outcome.texts) == 32 for outcome in outcomes)
+    if sampler == "auto":
+        assert any("chose rejection from the model itself" in note for note in outcomes[0].report.notes)
+
+
+def test_a_plan_says_that_its_attempts_cannot_tell_what_shares_take() -> None:
+    rules = [Regex("b"), Share(Regex("nowhere"), 0.5, exact=True)]
+    guarded = GuardedGenerator(WORLD.model, rules, tokenizer=WORLD.tokenizer, seed=1)
+    options: dict[str, Any] = {"num_return_sequences": 40, "max_new_tokens": 4, "do_sample": True}
+    plan = guarded.plan(WORLD.prompt, pilot=64, **options)
+    (forecast,) = plan.forecasts
+    assert forecast.attempts.value == math.inf
+    assert plan.budget is None
+    assert "64 attempts, which cannot tell what shares take" in str(plan)
+    with pytest.raises(UsageError, match="no way within the budget"):
+        guarded.run(WORLD.prompt, sampler="auto", **options)
 
 
 def test_attempts_tell_which_rules_hold() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.calls.prompts import Item, own_of
-from guardwrap.calls.records import DIGESTS, MADE, VERSIONS, run_digests, versions
+from guardwrap.calls.records import DIGESTS, VERSIONS, run_digests, versions
 from guardwrap.constraints.files.constraint_file import as_constraint_file
 from guardwrap.engine.endpoint.server import Endpoint
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
@@ -31,25 +31,28 @@ class TableWorker(Worker):
         """Generate texts for the rows of a table."""
         import pyarrow
 
+        text = pyarrow.string()
+        kinds = {"texts": pyarrow.list_(text), "ok": pyarrow.bool_(), "report": text, "reason": text}
+        made = self.made(table.to_pylist())
+        for name, kind in kinds.items():
+            table = table.drop_columns([name]) if name in table.column_names else table
+            table = table.append_column(name, pyarrow.array([record.get(name) for record in made], kind))
+        return table
+
+    def made(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the values of the new columns for each row."""
         if self.broken is not None:
             raise self.broken
         file = as_constraint_file(self.recipe.constraints, allow_code=bool(self.recipe.wrapper.get("allow_code")))
         budget = self.recipe.wrapper.get("budget") or file.budget or Budget()
         read_own = own_of("a row of the dataset", file.constraint, budget)
-        rows: list[PromptRow | str] = [_row(values, read_own) for values in table.to_pylist()]
-        records = iter(list(self.records([row for row in rows if isinstance(row, PromptRow)])))
-        columns: dict[str, list[Any]] = {name: [] for name in MADE}
-        for row in rows:
+        read: list[PromptRow | str] = [_row(values, read_own) for values in rows]
+        records = iter(list(self.records([row for row in read if isinstance(row, PromptRow)])))
+        made = []
+        for row in read:
             record = next(records)[0] if isinstance(row, PromptRow) else {"texts": [], "ok": False, "reason": row}
-            columns["texts"].append(record["texts"])
-            columns["ok"].append(record["ok"])
-            columns["report"].append(json.dumps(record["report"]) if "report" in record else None)
-            columns["reason"].append(record.get("reason"))
-        kinds = (pyarrow.list_(pyarrow.string()), pyarrow.bool_(), pyarrow.string(), pyarrow.string())
-        for (name, values), kind in zip(columns.items(), kinds, strict=True):
-            table = table.drop_columns([name]) if name in table.column_names else table
-            table = table.append_column(name, pyarrow.array(values, kind))
-        return table
+            made.append({**record, "report": json.dumps(record["report"]) if "report" in record else None})
+        return made
 
 
 def _row(values: Mapping[str, Any], read_own: Any) -> PromptRow | str:

@@ -11,6 +11,7 @@ from guardwrap.calls.prompts import Item
 from guardwrap.calls.records import to_bytes
 from guardwrap.constraints.files.constraint_file import PerPromptOptions
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.integrations.ray.datasets import TableWorker
 from guardwrap.integrations.ray.ray_job import Recipe, Worker, blocks, left
 from guardwrap.integrations.ray.result_folder import Folder
 from guardwrap.integrations.ray.rows import PromptRow, numbered
@@ -51,6 +52,19 @@ def test_rows_without_ids_get_the_texts_of_a_call(worker, model):
     found = GuardedGenerator(model, HAS_A).run([row.item.fields["prompt"] for row in rows()], **OPTIONS)
     given = rows()
     assert texts(worker, given[4:], given[:4]) == {n: list(each.texts) for n, each in enumerate(found)}
+
+
+def test_a_table_gets_the_texts_of_its_rows_and_the_reasons_of_those_without(worker, model):
+    given = rows(named=True)
+    expected = texts(worker, given)
+    table = [{"id": row.id, **row.item.fields} for row in given]
+    found = TableWorker(recipe(model)).made([*table, {"id": "no prompt"}])
+    assert [record["texts"] for record in found] == [*expected.values(), []]
+    assert [record["ok"] for record in found] == [True] * len(given) + [False]
+    assert json.loads(found[0]["report"])["accepted"] == 1
+    assert "reason" not in found[0]
+    assert "no prompt" in found[-1]["reason"]
+    assert found[-1]["report"] is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
