@@ -3,6 +3,6 @@
 from guardwrap.training.learning_curve import Row, Stage
 from guardwrap.training.train import train
 from guardwrap.training.training_report import Trained
-from guardwrap.training.training_settings import Settings, TrainingSettings, read_settings
+from guardwrap.training.training_settings import TrainingSettings, read_settings
 
-__all__ = ["Row", "Settings", "Stage", "Trained", "TrainingSettings", "read_settings", "train"]
+__all__ = ["Row", "Stage", "Trained", "TrainingSettings", "read_settings", "train"]

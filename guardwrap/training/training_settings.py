@@ -182,10 +182,6 @@ class TrainingSettings(TaskSettings):
         return {**super().located(path), "start": self.start and beside(path, self.start)}
 
 
-Settings = TrainingSettings
-"""Old name of ``TrainingSettings``, up to version 0.1."""
-
-
 def read_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[TrainingSettings, Constraint]:

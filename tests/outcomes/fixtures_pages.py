@@ -29,7 +29,7 @@ from guardwrap.outcomes.blocks import (
     Texts,
 )
 from guardwrap.outcomes.result_files import write_page
-from guardwrap.training import Settings as Training
+from guardwrap.training import TrainingSettings as Training
 from guardwrap.training.learning_curve import Row
 from tests.evaluation.fixtures_recordings import Source, placed
 

@@ -9,7 +9,7 @@ import pytest
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import World, llama_world
-from guardwrap.training import Settings
+from guardwrap.training import TrainingSettings
 from guardwrap.training.task import Sample
 from guardwrap.training.trainer import Trainer
 
@@ -23,7 +23,7 @@ def undrawn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys.modules["guardwrap.training.train"], "png_of", lambda chart: b"")
 
 
-def settings_of(world: World, **others: Any) -> Settings:
+def settings_of(world: World, **others: Any) -> TrainingSettings:
     small = {
         "constraint": "doubled",
         "prompts": [world.prompt],
@@ -37,7 +37,7 @@ def settings_of(world: World, **others: Any) -> Settings:
         "learning_rate": 5e-3,
         "final_attempts": 100,
     }
-    return Settings(**{**small, **others})
+    return TrainingSettings(**{**small, **others})
 
 
 def guarded_of(world: World, constraint: Any = DOUBLED, **options: Any) -> GuardedGenerator:

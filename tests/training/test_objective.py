@@ -10,7 +10,7 @@ import torch
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.engine.sequence_scores import of_tokens, scored
 from guardwrap.testing import World, llama_world
-from guardwrap.training import Settings
+from guardwrap.training import TrainingSettings
 from guardwrap.training.policy import Policy, update
 from guardwrap.training.rounds import Drawn
 from guardwrap.training.task import Sample, Task
@@ -20,9 +20,9 @@ CONSTRAINT = Regex("aa|bb")
 CLOSE = 1e-5  # of gradients: float32 models, sums in float64
 
 
-def settings(world: World, **changes: Any) -> Settings:
+def settings(world: World, **changes: Any) -> TrainingSettings:
     given = {"constraint": "given", "prompts": [world.prompt], "generation": world.settings, "rank": 2}
-    return Settings.model_validate({**given, **changes})
+    return TrainingSettings.model_validate({**given, **changes})
 
 
 def moved(world: World) -> tuple[Task, Policy]:

@@ -10,7 +10,7 @@ from guardwrap import Regex
 from guardwrap.adapters import Card
 from guardwrap.errors import AdapterMismatch, UsageError
 from guardwrap.testing import llama_world
-from guardwrap.training import Settings, read_settings, train
+from guardwrap.training import TrainingSettings, read_settings, train
 from guardwrap.training.mixture import Mixture
 from guardwrap.training.rounds import BASE, POLICY, continued, rounds
 from guardwrap.training.trainer import Trainer
@@ -23,7 +23,7 @@ HINTS = ["Think of a dragon. {prompt}", "A tale of dragons: {prompt}", "{prompt}
 def settings(draw):
     prompts, hints = draw(st.integers(1, 7)), HINTS[: draw(st.integers(0, 3))]
     samples = draw(st.integers(prompts * (1 + 2 * len(hints)), 5000))
-    return Settings(
+    return TrainingSettings(
         constraint="x",
         prompts=[str(number) for number in range(prompts)],
         method=draw(st.sampled_from(["replay", "dpg", "sft"])),

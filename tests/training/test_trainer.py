@@ -10,7 +10,7 @@ import torch
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import llama_world
-from guardwrap.training import Settings
+from guardwrap.training import TrainingSettings
 from guardwrap.training.mixture import REMEMBERED, Begun, branches
 from guardwrap.training.policy import update
 from guardwrap.training.trainer import OFTEN, STRENGTHS, Trainer
@@ -22,7 +22,7 @@ from tests.training.fixtures_training import kl, trainer_of
 def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None:
     world = llama_world()
     constraint = Regex("aa|bb")
-    settings = Settings.model_validate(
+    settings = TrainingSettings.model_validate(
         {
             "constraint": "given",
             "prompts": [world.prompt],
