@@ -6,10 +6,11 @@
 runs in the environment of ``make test-trl``. The first is on a policy whose texts are enumerated, so that its figures
 are exact. Both are rewarded for the letter c, GRPO's own rollouts for the rule as well.
 
-The second trains a real model to write a word, with the same number of samples each way: GRPO, whose reward is the
-rule, without and with a weight of the KL to the untrained model, and ``guardwrap train`` by its methods. It prints the
-acceptance rate of the trained model, KL(g‖a') in nats, and the same of the texts that pass, KL(g‖g') = KL(g‖a') + log
-AR, on texts of g that nobody was trained on.
+The second trains a real model to write a word, with the same number of samples each way, attempts included: GRPO,
+whose rewards are the rule and the share of the letter e, without and with a weight of the KL to the untrained model;
+GRPO with guardwrap's rollouts, which all keep the rule, so that only the letter is rewarded; and ``guardwrap train`` by
+its methods. It prints the acceptance rate of the trained model, KL(g‖a') in nats, and the same of the texts that pass,
+KL(g‖g') = KL(g‖a') + log AR, on texts of g that nobody was trained on, and the share of e in texts that pass.
 """
 
 import argparse
@@ -40,6 +41,10 @@ Law = dict[tuple[int, ...], float]
 
 def c_share(completions: list[str], **_: Any) -> list[float]:
     return [text.count("c") / max(len(text), 1) for text in completions]
+
+
+def e_share(completions: list[str], **_: Any) -> list[float]:
+    return [text.count("e") / max(len(text), 1) for text in completions]
 
 
 def figures(world: World, gold: Law) -> dict[str, float]:
@@ -138,24 +143,35 @@ def with_word(options: argparse.Namespace) -> None:
         rate = sum(attempt.satisfied for attempt in attempts) / len(attempts)
         ratios = log_g - log_probabilities(policy, prompt, gold)
         kl, half = float(ratios.mean()), 1.96 * float(ratios.std()) / math.sqrt(len(gold))
-        texts = {attempt.draw.text for attempt in attempts if attempt.satisfied}
+        texts = [attempt.draw.text for attempt in attempts if attempt.satisfied]
         print(
             f"{name} | {rate:.3f} | {kl:.2f} ± {half:.2f} | {kl + math.log(max(rate, 1e-9)):.2f} | "
-            f"{len(texts) / max(1, rate * len(attempts)):.2f} | {minutes:.1f}",
+            f"{len({*texts}) / max(1, len(texts)):.2f} | {np.mean(e_share(texts)):.3f} | {minutes:.1f}",
             flush=True,
         )
 
-    print(f"{len(gold)} texts of g in {options.gold} attempts\nway | AR | KL(g‖a') | KL(g‖g') | distinct | CPU min")
+    print(f"{len(gold)} texts of g in {options.gold} attempts")
+    print("way | AR | KL(g‖a') | KL(g‖g') | distinct | share of e | CPU min")
     show("the model", model, 0)
     grpo = {"num_generations": 64, "per_device_train_batch_size": 64, "max_completion_length": 30}
+    grpo["learning_rate"] = options.learning_rate
+    steps, rewards = options.samples // 64, [reward(rule), e_share]
     for beta in (0.0, 0.05, 0.5):
         began = time.process_time()
-        steps = options.samples // 64
-        rate = options.learning_rate
-        policy = trained(
-            options.model, PROMPT, [reward(rule)], steps, options.seed, learning_rate=rate, beta=beta, **grpo
-        )
+        policy = trained(options.model, PROMPT, rewards, steps, options.seed, beta=beta, **grpo)
         show(f"GRPO, beta {beta:g}", policy, (time.process_time() - began) / 60)
+    began, attempts = time.process_time(), 0
+    draw = rollouts(rule, budget=Budget(max_attempts=100_000))
+
+    def counted(prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+        nonlocal attempts
+        output = draw(prompts, trainer)
+        attempts += output["attempts"][0]
+        trainer.control.should_training_stop = attempts >= options.samples
+        return output
+
+    policy = trained(options.model, PROMPT, [e_share], steps, options.seed, counted, **grpo)
+    show(f"GRPO with rollouts, {attempts} attempts", policy, (time.process_time() - began) / 60)
     for method in ("replay", "dpg"):
         began = time.process_time()
         with tempfile.TemporaryDirectory() as folder:

@@ -50,8 +50,10 @@ def values(card: Card) -> dict[str, float]:
         {"method": "dpg", "hints": ["b{prompt}"], "warm_samples": 100, "gold_attempts": 90, "seconds": 1000.0},
         # If there is only one sample or one chunk, one process has no work.
         {"batch_size": 1, "samples": 60, "updates": 4, "look": 2, "tokens": 10_000},
+        {"hints": ["masked"], "warm_samples": 200},
+        {"hints": ["twisted"], "warm_samples": 200},
     ],
-    ids=["replay", "dpg", "little to do"],
+    ids=["replay", "dpg", "little to do", "masked", "twisted"],
 )
 def test_they_draw_what_one_draws_and_come_to_the_same(tmp_path, others):
     assert trained(tmp_path / "one", 1, others) == [0]
