@@ -264,6 +264,8 @@ def needed(shares: Sequence[Share], texts: int, attempts: Sequence[Attempt]) -> 
             return unknown
     rarest = int((p / g).argmax())
     each, wide = float(p[rarest] / g[rarest]), math.exp(1.96 * math.sqrt(squares[rarest]) / g[rarest])
+    if shares[0].exact and known is None:  # the texts of its pilot are returned
+        first = max(0.0, _least(texts) - each * texts)
     return Needed(first, Estimate(each, max(each / wide, 1.0), each * wide), int(numbers[rarest]))
 
 

@@ -437,6 +437,20 @@ def test_what_shares_take_is_told_by_attempts(name: str, proposal: np.ndarray) -
         assert each.low < truth < each.high
 
 
+@pytest.mark.parametrize("texts", [10, 1_000])
+def test_exact_shares_whose_pilot_is_returned_take_at_least_its_attempts(texts: int) -> None:
+    shares = [replace(RULES[0], share=0.4, exact=True), replace(RULES[1], share=0.3, exact=True)]
+    source = attempts(22, 2)
+    first, each, _ = needed(shares, texts, [next(source) for _ in range(10_000)])
+    expected = first + texts * each.value
+    assert expected == pytest.approx(100) if texts == 10 else first == 0  # a pilot may be longer, if a rule is rare
+    passing = []
+    for seed in range(20):
+        _, state = texts_of(with_shares(rejection, shares, texts), attempts(seed, 2), texts)
+        passing.append(sum(state.accepted.values()))
+    assert 0.85 * expected < np.mean(passing) < (1.5 if texts == 10 else 1.15) * expected
+
+
 @pytest.mark.parametrize("sampler", ["rejection", "auto"])
 @pytest.mark.parametrize(("share", "exact"), [(0.5, False), (0.8, False), (0.8, True)])
 def test_a_plan_tells_what_shares_take(sampler: str, share: float, exact: bool) -> None:
