@@ -20,7 +20,7 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.proposal_draws import ProposedCall, require_weighable
 from guardwrap.models.task_calls import call_of
-from guardwrap.proposals import Prompt, Twisted, Unweighable, only_masks
+from guardwrap.proposals import Prompt, Unweighable, only_masks
 from guardwrap.samplers import Attempt
 from guardwrap.training import shards
 
@@ -60,20 +60,13 @@ class Task:
                 needed = ", ".join(f"{name}={value}" for name, value in error.settings.items())
                 raise UsageError(f"{error.why}; pass {needed} as generation settings") from None
         self._stable = self._call.stable_prefix()
-        self._twisted = False
 
     def draw(
         self, count: int, seed: int, source: Any = None, on_attempt: Callable[[], None] | None = None
     ) -> list[list[Attempt]]:
         """Draw and judge attempts, ``count`` for each prompt, with weights if the source masks or twists the model."""
-        options = {"proposal": source, "adapter": False, **self.generation}
-        if isinstance(source, Twisted) and not self._twisted:
-            # A session learns its twist with the seed of the first call, which another process, or this one after a
-            # crash, would make for other attempts. It must be the same twist.
-            self.guarded.attempts(list(self.given), 1, weigh=False, seed=0, **options)
-            self._twisted = True
-        weigh = only_masks(source)
-        return self.guarded.attempts(list(self.given), count, weigh=weigh, seed=seed, on_attempt=on_attempt, **options)
+        options = {"proposal": source, "adapter": False, "on_attempt": on_attempt, **self.generation}
+        return self.guarded.attempts(list(self.given), count, weigh=only_masks(source), seed=seed, **options)
 
     def continued(
         self, prefixes: Sequence[tuple[int, int, tuple[int, ...]]], seed: int
