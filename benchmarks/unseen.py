@@ -59,7 +59,7 @@ def main() -> None:
         low, high = interval(rates)
         worth = ""
         if weighed:
-            weights = [[attempt.log_weight for attempt in attempts if attempt.satisfied] for attempts in drawn]
+            weights = [[attempt.log_weight or 0.0 for attempt in attempts if attempt.satisfied] for attempts in drawn]
             shares = [effective_sample_size(of_prompt).value / options.attempts for of_prompt in weights if of_prompt]
             worth = f", worth {np.mean(shares):.2f} of the attempts"
         texts = sum(counts[name])

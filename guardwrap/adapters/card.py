@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import guardwrap
 from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.files.template import ConstraintTemplate
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import AdapterError, SpecError
 from guardwrap.outcomes import Estimate
@@ -240,6 +241,8 @@ class Card(_Frozen):
         The model.
     constraint
         The ``constraint`` field of a constraint file; None if the constraint exists only in Python.
+    fields
+        The ``fields`` of that file, if the adapter is for whatever constraint is filled from it.
     constraint_digest
         SHA-256 of the constraint's canonical form.
     constraint_description
@@ -270,7 +273,8 @@ class Card(_Frozen):
 
     guardwrap_adapter: Literal[1] = 1
     base: Base
-    constraint: dict[str, Any] | None = None
+    constraint: dict[str, Any] | list[Any] | None = None
+    fields: list[str] = []
     constraint_digest: str
     constraint_description: str = ""
     prompts: CardPrompts
@@ -336,12 +340,14 @@ def describe(
     settings, method, seed, samples, **others
         Fields of the card; see ``Card``.
     """
-    in_memory = any(part.in_memory for part in walk(constraint))
+    in_file: Any = None if any(part.in_memory for part in walk(constraint)) else constraint.spec()
+    if isinstance(constraint, ConstraintTemplate):
+        in_file, others = constraint.data, {**others, "fields": list(constraint.names)}
     fields = {"settings": dict(settings), "method": method, "seed": seed, "samples": samples, **others}
     packages = (guardwrap, torch, transformers, peft)
     return Card(
         base=Base(name=name, fingerprint=fingerprint(model)),
-        constraint=None if in_memory else constraint.spec(),
+        constraint=in_file,
         constraint_digest=constraint.digest,
         constraint_description=fields.pop("constraint_description", constraint.title),
         prompts=CardPrompts.of(prompts, held_out),
@@ -377,7 +383,11 @@ def readme(card: Card, folder: str) -> str:
         if (figure := getattr(card.figures, prefix + name, None)) is not None
     ]
     settings = [f"{name}={value!r}" for name, value in card.settings.items()]
-    constraint_file = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
+    settings = [f"fields={dict.fromkeys(card.fields, '...')!r}"] * bool(card.fields) + settings
+    constraint_file = ""
+    if card.constraint is not None:
+        fields = {"fields": card.fields} if card.fields else {}
+        constraint_file = to_yaml({"guardwrap": 1, **fields, "constraint": card.constraint})
     spent = [f"{card.samples} samples"]
     spent += [] if card.tokens is None else [f"{card.tokens} tokens"]
     spent += [] if card.seconds is None else [f"{card.seconds:.0f} seconds"]

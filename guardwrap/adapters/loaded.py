@@ -95,7 +95,7 @@ class Loaded:
         """Return why what the card says of the distance to g does not hold here, in words; None if it does."""
         if self.card is None:
             return "it has no card"
-        if self.card.constraint_digest != constraint.digest:
+        if self.card.constraint_digest not in (constraint.digest, constraint.family):
             stricter = demands(constraint, self.card.constraint_digest)
             return f"it was trained for {'a weaker' if stricter else 'another'} constraint"
         return "it was trained on another model" if self.other_base else None

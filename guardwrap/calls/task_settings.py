@@ -22,15 +22,20 @@ def _prompts_of(given: Any, info: ValidationInfo) -> Any:
     """Read prompts from a file that is named instead: JSON Lines if its name says so, otherwise one per line."""
     if not isinstance(given, str):
         return given
-    path = beside((info.context or {}).get("path", ""), given)
+    return [fields["prompt"] for fields in rows_of(given, info)]
+
+
+def rows_of(name: str, info: ValidationInfo) -> list[dict[str, Any]]:
+    """Read the prompts of a file, each with the other fields of its line; ValueError if it cannot be read."""
+    path = beside((info.context or {}).get("path", ""), name)
     try:
-        items = [item.fields for item in PromptSource(path=path, jsonl=path.endswith((".jsonl", ".ndjson"))).items()]
+        rows = [item.fields for item in PromptSource(path=path, jsonl=path.endswith((".jsonl", ".ndjson"))).items()]
     except PromptError as error:
         raise ValueError(str(error)) from None
-    for number, fields in enumerate(items, start=1):
+    for number, fields in enumerate(rows, start=1):
         if unused := next((name for name in ("messages", *OPTIONS) if name in fields), None):
             raise ValueError(f"{path}:{number}: {unused!r} is not supported here; give only a prompt in each line")
-    return [fields["prompt"] for fields in items]
+    return rows
 
 
 class TaskSettings(BaseModel):

@@ -45,6 +45,8 @@ class Constraint(ABC):
     # Makes pydantic's schema for a constraint of any kind. ``files.constraint_data``, which knows all kinds, sets it.
     any_kind: ClassVar[Callable[[Any], Any]]
 
+    family: str | None = None  # the digest of the template that it was filled from; None for none
+
     cost: ClassVar[int] = 0
     """How expensive a check is, as a rank. ``All`` judges low ranks first and passes only the survivors to the next."""
 

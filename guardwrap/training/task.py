@@ -12,6 +12,7 @@ import torch
 from guardwrap.adapters.lora import require_plain
 from guardwrap.calls.source import backend_for
 from guardwrap.constraints.checking import judge, run_verdict
+from guardwrap.constraints.files.template import fill
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.engine.scheduling.backend import Launch, draw_all
 from guardwrap.engine.sequence_scores import Continuation, log_probabilities
@@ -41,8 +42,10 @@ class Task:
     guarded: GuardedGenerator  # the model under its constraint
     given: Sequence[Any]  # the prompts, in any form that ``GuardedGenerator`` accepts
     generation: Mapping[str, Any]  # arguments of ``generate``, which define a(y)
+    fields: Sequence[Mapping[str, Any]] | None = None  # the values of the constraint's fields for each prompt
 
     def __post_init__(self) -> None:
+        self._constraints = [fill(self.guarded.constraint, values) for values in self.fields or [{}] * len(self.given)]
         pipe, session = self.guarded.pipeline, self.guarded.session
         self.model: Any = self.guarded.model  # the model itself, whose distribution is a
         require_plain(pipe.model)
@@ -66,6 +69,7 @@ class Task:
     ) -> list[list[Attempt]]:
         """Draw and judge attempts, ``count`` for each prompt, with weights if the source masks or twists the model."""
         options = {"proposal": source, "adapter": False, "on_attempt": on_attempt, **self.generation}
+        options |= {} if self.fields is None else {"fields": list(self.fields)}
         return self.guarded.attempts(list(self.given), count, weigh=only_masks(source), seed=seed, **options)
 
     def continued(
@@ -87,7 +91,11 @@ class Task:
             draws.append(
                 self._call.draw(self.prompts[prompt], token_ids, more is not None and more.status == "finished")
             )
-        satisfied = [judgement.satisfied for judgement in judge(self.guarded.constraint, draws)]
+        satisfied = [False] * len(draws)
+        for constraint in dict.fromkeys(self._constraints):
+            rows = [row for row, (_, prompt, _) in enumerate(prefixes) if self._constraints[prompt] == constraint]
+            for row, judgement in zip(rows, judge(constraint, [draws[row] for row in rows]), strict=True):
+                satisfied[row] = judgement.satisfied
         return [
             (self.sample(prompt, draw.token_ids) if fits else None, len(draw.token_ids) - len(ids))
             for (_, prompt, ids), draw, fits in zip(prefixes, draws, satisfied, strict=True)
@@ -95,20 +103,20 @@ class Task:
 
     def sample(self, prompt: int, token_ids: tuple[int, ...]) -> Sample:
         """Return a sample of a text that satisfies the constraint."""
-        return Sample(prompt, token_ids, self._decided(token_ids))
+        return Sample(prompt, token_ids, self._decided(prompt, token_ids))
 
-    def _decided(self, ids: Sequence[int]) -> int:
+    def _decided(self, prompt: int, ids: Sequence[int]) -> int:
         """Return the number of tokens after which the verdict is SATISFIED, by bisection: it stays so."""
-        if not self._stable.works or self._call.parses or not self._satisfied(ids):
+        if not self._stable.works or self._call.parses or not self._satisfied(prompt, ids):
             return len(ids)
         low, high = 0, len(ids)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._satisfied(ids[:middle]) else (middle, high)
+            low, high = (low, middle) if self._satisfied(prompt, ids[:middle]) else (middle, high)
         return high
 
-    def _satisfied(self, ids: Sequence[int]) -> bool:
-        return run_verdict(self.guarded.constraint, self._stable(ids)) is Verdict.SATISFIED
+    def _satisfied(self, prompt: int, ids: Sequence[int]) -> bool:
+        return run_verdict(self._constraints[prompt], self._stable(ids)) is Verdict.SATISFIED
 
     def hinted(self, template: str) -> list[PreparedPrompt]:
         """Return the prompts under a constraint-aware prompt."""

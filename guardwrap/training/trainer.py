@@ -83,7 +83,10 @@ class Trainer:
         self.folder: Path = folder
         self.follow: Follow = follow
         self._tick = tick
-        self.task: Task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
+        if settings.one_side is not None:  # of prompts with fields, which are known only with the constraint
+            raise UsageError(settings.one_side)
+        given = [settings.given(prompt) for prompt in settings.prompts]
+        self.task: Task = Task(guarded, given, settings.generation, settings.fields)
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = self.policy.adam(settings.rate)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from guardwrap.adapters.card import prompt_digest
-from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings
+from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings, rows_of
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.file_fields import NAMED
+from guardwrap.constraints.files.template import names_of_fields
 from guardwrap.proposals import Prompt
 
 _POPULATION = 50
@@ -35,9 +37,13 @@ class TrainingSettings(TaskSettings):
     prompts
         One or more prompts, or a file of prompts: JSON Lines with the field ``prompt`` if its name ends in ``.jsonl``,
         otherwise one per line. g and Z differ between prompts; KL(g‖a') is a mean over them.
+    fields
+        The values of the constraint's fields for each prompt, if its file has ``fields``: the adapter is then for
+        whatever constraint is filled from that file. None for the other fields of a JSON Lines file of prompts.
     held_out
         Share of the prompts that nothing is learned from. The adapter is measured on them as well, and ``replay`` ends
-        a round when KL(g‖a') on them no longer falls. The prompt alone decides, by its digest, whether it is held out.
+        a round when KL(g‖a') on them no longer falls. The prompt alone decides, by its digest, whether it is held out,
+        or its ``fields``, so that what is held out are constraints.
         None for a fifth of 50 prompts or more, otherwise 0.
     chat
         Whether each prompt becomes a user message.
@@ -101,6 +107,7 @@ class TrainingSettings(TaskSettings):
             "proposal", "sampler", "seed", "weigh")  # fmt: skip
 
     name: str | None = None
+    fields: list[dict[str, Any]] | None = None
     held_out: float | None = Field(default=None, ge=0, lt=1)
     method: Literal["replay", "dpg", "sft"] = "replay"
     hints: list[str] = Field(default_factory=list)
@@ -135,14 +142,26 @@ class TrainingSettings(TaskSettings):
             raise ValueError(f"the hint {twice[0]!r} occurs twice; its samples would be the same")
         return hints
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_of_prompts(cls, given: Any, info: ValidationInfo) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("prompts"), str) and given.get("fields") is None:
+            with suppress(ValueError):  # raised again where ``prompts`` is read
+                rows = [
+                    {name: row[name] for name in row if name != "prompt"} for row in rows_of(given["prompts"], info)
+                ]
+                return {**given, "fields": rows if any(rows) else None}
+        return given
+
     @model_validator(mode="after")
     def _enough_samples(self) -> TrainingSettings:
         prompts = len(self.prompts)
+        if self.fields is not None and len(self.fields) != prompts:
+            raise ValueError(f"fields has {len(self.fields)} items for {prompts} prompts; give one for each")
         if self.start and self.full:
             raise ValueError("start: an adapter cannot become a full model; remove start or full")
-        if self.held_out_share and len({*self.held_out_prompts}) < 2:
-            which = "all" if all(self.held_out_prompts) else "none"
-            raise ValueError(f"held_out={self.held_out_share} holds out {which} of {prompts} prompts; give more, or 0")
+        if self.fields is None and self.one_side is not None:
+            raise ValueError(self.one_side)
         if self.samples < prompts:
             raise ValueError(f"samples={self.samples} is less than one per prompt ({prompts} prompts)")
         if self.method == "sft":
@@ -164,7 +183,16 @@ class TrainingSettings(TaskSettings):
     def held_out_prompts(self) -> list[bool]:
         """Whether each prompt is held out, ``[prompts]``: its digest decides, not its position or the other prompts."""
         share = self.held_out_share
-        return [int(prompt_digest(self.given(prompt)), 16) < share * 16**12 for prompt in self.prompts]
+        keys: Sequence[Any] = self.fields if self.fields else [self.given(prompt) for prompt in self.prompts]
+        return [int(prompt_digest(key), 16) < share * 16**12 for key in keys]
+
+    @property
+    def one_side(self) -> str | None:
+        """Say that all prompts are held out, or none, although some should be; None if some are."""
+        held = self.held_out_prompts if self.held_out_share else [True, False]
+        which = "" if len({*held}) > 1 else "all" if all(held) else "none"
+        words = f"held_out={self.held_out_share} holds out {which} of {len(held)} prompts; give more, or 0"
+        return words if which else None
 
     @property
     def warm(self) -> int:
@@ -205,4 +233,9 @@ def read_settings(
     GuardwrapError
         If the constraint cannot be read.
     """
-    return read_task_settings(path, TrainingSettings, changes=changes, allow_code=allow_code)
+    settings, constraint = read_task_settings(path, TrainingSettings, changes=changes, allow_code=allow_code)
+    if settings.fields is not None:
+        names = names_of_fields(constraint)
+        values = [{name: row[name] for name in names if name in row} for row in settings.fields]
+        settings = settings.model_copy(update={"fields": values if names else None})
+    return settings, constraint

@@ -92,7 +92,7 @@ def test_tokens_that_are_decided_may_count_with_their_expectation() -> None:
     task, policy = moved(world)
     exact = enumerated(policy, world)
     gold = world.gold(CONSTRAINT)
-    samples = [Sample(0, ids, task._decided(ids)) for ids in gold]
+    samples = [Sample(0, ids, task._decided(0, ids)) for ids in gold]
     assert any(sample.decided < len(sample.token_ids) for sample in samples)
     still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
     loss = update(policy, still, task, samples, list(gold.values()))
@@ -108,7 +108,7 @@ def test_tokens_that_are_decided_may_count_with_their_expectation() -> None:
 def test_the_model_itself_computes_only_for_texts_that_are_decided_early(monkeypatch: pytest.MonkeyPatch) -> None:
     world = llama_world()
     task, policy = moved(world)
-    samples = [Sample(0, ids, task._decided(ids)) for ids in world.gold(CONSTRAINT)]
+    samples = [Sample(0, ids, task._decided(0, ids)) for ids in world.gold(CONSTRAINT)]
     computed: list[int] = []
 
     def counted(model: Any, texts: Any) -> Any:
@@ -126,7 +126,7 @@ def test_equal_samples_are_computed_once_and_count_as_often_as_they_are_there(mo
     world = llama_world()
     task, policy = moved(world)
     gold = world.gold(CONSTRAINT)
-    samples = [Sample(0, ids, task._decided(ids)) for ids in gold]
+    samples = [Sample(0, ids, task._decided(0, ids)) for ids in gold]
     often = [1 + i % 3 for i in range(len(samples))]
     again = [sample for sample, count in zip(samples, often, strict=True) for _ in range(count)]
     still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
@@ -156,7 +156,7 @@ def test_negative_control_a_token_too_early_is_another_objective() -> None:
     task, policy = moved(world)
     exact = enumerated(policy, world)
     gold = world.gold(CONSTRAINT)
-    early = [Sample(0, ids, task._decided(ids) - 1) for ids in gold]
+    early = [Sample(0, ids, task._decided(0, ids) - 1) for ids in gold]
     update(policy, torch.optim.SGD(policy.parameters.values(), lr=0.0), task, early, list(gold.values()))
     assert apart(gradient(policy), exact) > 0.01
 

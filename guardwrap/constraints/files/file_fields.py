@@ -200,11 +200,11 @@ def adapter_misfit(adapter: Adapter, constraint: Constraint) -> str | None:
 
 
 def demands(constraint: Constraint, digest: str) -> bool:
-    """Whether a constraint plainly implies the constraint with this digest.
+    """Whether a constraint plainly implies the constraint with this digest, or one filled from the template with it.
 
     It does if it is that constraint, or a conjunction (``All``) that contains it as one part or as neighboring parts.
     """
-    if constraint.digest == digest:
+    if digest in (constraint.digest, constraint.family):
         return True
     if not isinstance(constraint, All):
         return False

@@ -153,9 +153,11 @@ def _filled(template: ConstraintTemplate, values: str) -> Constraint:
     with reading(template.path):
         try:
             data = template._inserted(template.data, json.loads(values))
-            return read_constraint(data, allow_code=template.allow_code)
+            constraint = read_constraint(data, allow_code=template.allow_code)
         except Invalid as invalid:
             raise template.source.error(("constraint", *invalid.location), invalid.problem) from None
+    object.__setattr__(constraint, "family", template.digest)
+    return constraint
 
 
 def _escaped(match: re.Match[str]) -> str:

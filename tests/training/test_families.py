@@ -1,0 +1,120 @@
+"""Adapters for a family of constraints, filled from one file with the fields of each prompt."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guardwrap import GuardedGenerator, Keyword
+from guardwrap.adapters import Card
+from guardwrap.constraints import load
+from guardwrap.errors import AdapterMismatch, UsageError
+from guardwrap.support.files import CARD
+from guardwrap.testing import World, llama_world
+from guardwrap.training import read_settings, train
+from guardwrap.training.task import Sample
+from guardwrap.training.trainer import Trainer
+from tests.training.fixtures_training import guarded_of, settings_of
+
+FAMILY = "guardwrap: 1\nfields: [double]\nconstraint: {kind: regex, pattern: '{double}'}\n"
+ROWS = [(prompt, double) for double in ("aa", "bb", "ab") for prompt in ("a", "b", "ba")]
+"""Prompts, and what must be in a text. The digest of its fields holds out "ab"."""
+
+
+def written(folder: Path) -> Path:
+    (folder / "family.yaml").write_text(FAMILY)
+    lines = [json.dumps({"prompt": prompt, "double": double, "id": i}) for i, (prompt, double) in enumerate(ROWS)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
+    (folder / "train.yaml").write_text("model: x\nconstraint: family.yaml\nprompts: prompts.jsonl\nheld_out: 0.1\n")
+    return folder / "train.yaml"
+
+
+def trainer_of(folder: Path, world: World, **others: Any) -> Trainer:
+    settings, constraint = read_settings(written(folder))
+    small = settings_of(world, prompts=settings.prompts, fields=settings.fields, held_out=0.1, **others)
+    return Trainer(guarded_of(world, constraint), small, folder / "results")
+
+
+def kl(trainer: Trainer, world: World, number: int) -> float:
+    """Return KL(g‖π) of a prompt in nats, summed over all texts."""
+    prompt, double = ROWS[number]
+    family: Any = trainer.task.guarded.constraint
+    gold = replace(world, prompt=prompt).gold(family.filled({"double": double}))
+    samples = [Sample(number, ids, len(ids)) for ids in gold]
+    log_policy = trainer.task.log_probabilities(trainer.policy.model, samples)
+    return sum(p * (math.log(p) - log) for p, log in zip(gold.values(), log_policy, strict=True))
+
+
+def test_a_file_of_prompts_has_the_fields(tmp_path: Path) -> None:
+    settings, constraint = read_settings(written(tmp_path))
+    assert settings.prompts == [prompt for prompt, _ in ROWS]
+    assert settings.fields == [{"double": double} for _, double in ROWS]
+    assert settings.held_out_prompts == [double == "ab" for _, double in ROWS], "whole constraints are held out"
+    (tmp_path / "family.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: aa}\n")
+    settings, constraint = read_settings(tmp_path / "train.yaml", changes={"held_out": 0.999999})
+    with pytest.raises(UsageError, match="holds out all of 9 prompts"):
+        Trainer(guarded_of(llama_world(), constraint), settings, tmp_path / "none")
+    assert read_settings(tmp_path / "train.yaml")[0].fields is None, "a constraint without fields takes none"
+    (tmp_path / "family.yaml").write_text(FAMILY)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}')
+    (tmp_path / "train.yaml").write_text("model: x\nconstraint: family.yaml\nprompts: prompts.jsonl\n")
+    settings, constraint = read_settings(tmp_path / "train.yaml")
+    with pytest.raises(UsageError, match="has no field 'double'"):
+        Trainer(guarded_of(llama_world(), constraint), settings, tmp_path / "none")
+
+
+def test_each_prompt_has_the_g_of_its_own_constraint(tmp_path: Path) -> None:
+    """Weighted samples give each text of each prompt its share of g, and learning from them lowers KL(g‖π)."""
+    world = llama_world()
+    trainer = trainer_of(tmp_path, world, samples=9_000, warm_samples=9_000, updates=40, base_share=0.9)
+    before = [kl(trainer, world, number) for number in range(len(ROWS))]
+    trainer.run()
+    buffer = trainer.state.buffer
+    weights, attempts = np.exp(buffer.log_weights()), np.array(buffer.drawn).sum(axis=0)
+    errors = []
+    for number, (prompt, double) in enumerate(ROWS):
+        law = replace(world, prompt=prompt).law()
+        texts = {ids: world.draw(ids).text for ids in law}
+        own = {sample.token_ids for sample in buffer.samples if sample.prompt == number}
+        assert own
+        assert all(double in texts[ids] for ids in own)
+        passing = sum(law[ids] for ids in law if double in texts[ids])
+        mine = [sample.prompt == number for sample in buffer.samples]
+        share, spread = weights[mine].sum() / attempts[number], np.sqrt((weights[mine] ** 2).sum()) / attempts[number]
+        errors.append(abs(share - passing) / spread)
+    assert max(errors) < 4.5
+    after = [kl(trainer, world, number) for number in range(len(ROWS))]
+    learned = [number for number, held in enumerate(trainer.held_out) if not held]
+    assert sum(after[number] for number in learned) < 0.8 * sum(before[number] for number in learned)
+    assert len(learned) == 6
+
+
+def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
+    world, path = llama_world(), written(tmp_path)
+    settings, constraint = read_settings(path)
+    small = settings_of(world, prompts=settings.prompts, fields=settings.fields, held_out=0.1, rounds=1)
+    trained = train(guarded_of(world, constraint), small, tmp_path / "results")
+    card = Card.read(trained.folder / CARD)
+    assert (card.fields, card.constraint_digest) == (["double"], constraint.digest)
+    text = (trained.folder / "README.md").read_text()
+    assert "fields:\n- double\n" in text
+    assert "fields={'double': '...'}" in text
+    assert card.figures.unseen_acceptance_after is not None
+    options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": world.max_new_tokens, "seed": 1}
+    guarded = GuardedGenerator(world.model, tmp_path / "family.yaml", tokenizer=world.tokenizer, adapter=trained.folder)
+    outcomes = guarded.run(["a", "b"], fields=[{"double": "ba"}, {"double": "bb"}], **options)
+    assert ["ba" in outcomes[0].texts[0], "bb" in outcomes[1].texts[0]] == [True, True]
+    assert "the adapter" in outcomes[0].report.drawn_from
+    assert "another constraint" not in outcomes[0].report.drawn_from
+    member = load(tmp_path / "family.yaml").filled({"double": "ba"}).constraint & Keyword("nowhere", match="none")
+    stricter = GuardedGenerator(world.model, member, tokenizer=world.tokenizer, adapter=trained.folder)
+    assert "a weaker constraint" in stricter.run("a", **options)[0].report.drawn_from
+    (tmp_path / "other.yaml").write_text(FAMILY.replace("kind: regex", "kind: regex, match: fullmatch"))
+    other = load(tmp_path / "other.yaml").filled({"double": "ba"})
+    for wrong in (other, tmp_path / "other.yaml", Keyword("ba")):
+        with pytest.raises(AdapterMismatch, match="another constraint"):
+            GuardedGenerator(world.model, wrong, tokenizer=world.tokenizer, adapter=trained.folder)
