@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -228,11 +228,15 @@ def _chances(task: Task, samples: Sequence[Sample], tokens: Sequence[int]) -> li
         next((t for t, token in enumerate(sample.token_ids) if token in tokens), len(sample.token_ids) - 1) + 1
         for sample in samples
     ]
+    # Only the tokens before the last of these steps matter, and many attempts end at their first token.
+    cut = [replace(each, token_ids=each.token_ids[:count]) for each, count in zip(samples, steps, strict=True)]
+    keys = [(each.prompt, each.token_ids[:-1]) for each in cut]
+    different = [*dict(zip(keys, cut, strict=True)).values()]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     # One allocation for all: small arrays allocated between large ones fragmented the heap by 19 GB.
-    chances = np.zeros((len(samples), max(steps, default=0), len(tokens)))
-    for batch in scored(task.model, task.texts(samples)):
+    chances = np.zeros((len(different), max(steps, default=0), len(tokens)))
+    for batch in scored(task.model, task.texts(different)):
         for i, scores in batch:
-            until = scores[: steps[i]]
-            law = until[:, list(tokens)].double() - until.logsumexp(-1, keepdim=True).double()
-            chances[i, : steps[i]] = law.exp().cpu().numpy()
-    return [each[:count] for each, count in zip(chances, steps, strict=True)]
+            law = scores[:, list(tokens)].double() - scores.logsumexp(-1, keepdim=True).double()
+            chances[i, : len(law)] = law.exp().cpu().numpy()
+    return [chances[number[key], :count] for key, count in zip(keys, steps, strict=True)]
