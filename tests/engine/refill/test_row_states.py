@@ -641,4 +641,10 @@ def test_autocast_gives_keys_and_values_of_different_dtypes(dtype):
         layer = model(torch.tensor([[1, 2]]), use_cache=True).past_key_values.layers[0]
         if layer.keys.dtype == layer.values.dtype:
             pytest.skip("this release of transformers gives both the same dtype")
-        assert select_rows(model) is Slots
+        # Which mode is chosen depends on how the processor rounds.
+        prompts, newest = [(1, 2), (1, 2, 3)], torch.tensor([4, 5])
+        with torch.no_grad():
+            rows, plain = Slots(model), Plain(model)
+            steps = [(rows.add(prompts), plain.add(prompts)), (rows.forward(newest), plain.forward(newest))]
+        for logits, expected in steps:
+            assert (logits - expected).abs().max() < 0.05 * expected.std()
