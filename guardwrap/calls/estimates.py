@@ -195,8 +195,8 @@ class PromptPilot:
         return self.is_qrs or self.first > 0
 
     @property
-    def given(self) -> float:
-        """How many texts each attempt of that pilot gives that satisfies the constraint, as expected."""
+    def pilot_yield(self) -> float:
+        """Expected number of texts from each attempt of that pilot that satisfies the constraint."""
         return self.texts / self.passing if self.is_qrs and self.passing and not self.first else 0.0
 
     @cached_property
@@ -235,7 +235,9 @@ class PromptPilot:
 
     def after(self, texts: int) -> float:
         """Return how many texts attempts after QRS's own pilot give, as expected; the pilot gives the others."""
-        return texts - sum(share * from_pilot(texts, length, self.given) for length, share in self.lengths.items())
+        return texts - sum(
+            share * from_pilot(texts, length, self.pilot_yield) for length, share in self.lengths.items()
+        )
 
     def share(self) -> Estimate:
         """Estimate the share of attempts that give a text.
@@ -382,7 +384,7 @@ def forecast_of(pilot: PromptPilot, *, texts: int, budget: Budget, seconds: floa
     further = None
     if not more and seen is not None:
         alike = satisfied and satisfied * seen[1] / count
-        further = Further(*seen, alike, pilot.lengths if pilot.has_pilot else {}, pilot.given)
+        further = Further(*seen, alike, pilot.lengths if pilot.has_pilot else {}, pilot.pilot_yield)
     return Forecast(
         prompt=pilot.outcome.prompt,
         texts=texts,
@@ -431,11 +433,11 @@ class Further:
     satisfied: float | None
     # the numbers of attempts that must satisfy the constraint before that pilot ends, each with its probability
     lengths: Mapping[int, float]
-    given: float = 0.0  # how many texts each of these gives, as expected
+    pilot_yield: float = 0.0  # expected number of texts from each of these
 
     def _after(self, texts: int, length: int) -> int:
         """Return how many texts attempts after a pilot of this length have to give."""
-        return math.ceil(texts - from_pilot(texts, length, self.given))
+        return math.ceil(texts - from_pilot(texts, length, self.pilot_yield))
 
     def reaches(self, texts: int, attempts: float) -> float:
         """Return the probability of at least ``texts`` texts in further attempts."""

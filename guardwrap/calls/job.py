@@ -18,7 +18,6 @@ from guardwrap.calls.missing_texts import OnExhausted, Repair, completed, raise_
 from guardwrap.calls.source import LocalSource, Source
 from guardwrap.calls.telemetry import CallSpan, traced_by, work_span
 from guardwrap.calls.twisting import PROMPTS, Learned, Spent
-from guardwrap.constraints.kinds.share import Share
 from guardwrap.engine.scheduling.backend import Backend, TokenTwist
 from guardwrap.engine.scheduling.randomness import seed_for
 from guardwrap.engine.scheduling.request import Hooks, OnBusy, OnOutcome, RejectedAttempt, Request, Spec
@@ -73,11 +72,11 @@ class Job:
 
     def budgets(self, count: int) -> list[Budget]:
         """Return the budgets of the first ``count`` prompts."""
-        return [self.spec.budget] * count if self.each is None else [spec.budget for spec in self.each]
+        return [spec.budget for spec in self.specs(count)]
 
-    def shares(self, count: int) -> list[tuple[Share, ...]]:
-        """Return the shares of the first ``count`` prompts."""
-        return [self.spec.shares] * count if self.each is None else [spec.shares for spec in self.each]
+    def specs(self, count: int) -> list[Spec]:
+        """Return what is asked for each of the first ``count`` prompts."""
+        return [self.spec] * count if self.each is None else list(self.each)
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts and make requests from them, lazily."""

@@ -466,7 +466,7 @@ class _Comparison:
         if figures is not None and figures.acceptance_before is not None:
             of_model = [(figures.acceptance_before.estimate, "the adapter's card")] * prompts
 
-        shares, texts = self.job.shares(prompts), planner.texts
+        shares, texts = [spec.shares for spec in self.job.specs(prompts)], planner.texts
 
         def pilots(way: Way, sampler: str, rates: Iterable[Rate]) -> list[PromptPilot]:
             plain = way.pilot.of_prompts(sampler, self.goal, rates)

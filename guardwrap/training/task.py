@@ -11,6 +11,7 @@ import torch
 
 from guardwrap.adapters.lora import require_plain
 from guardwrap.calls.source import backend_for
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import judge, run_verdict
 from guardwrap.constraints.files.template import fill
 from guardwrap.constraints.verdicts import Verdict
@@ -92,8 +93,10 @@ class Task:
                 self._call.draw(self.prompts[prompt], token_ids, more is not None and more.status == "finished")
             )
         satisfied = [False] * len(draws)
-        for constraint in dict.fromkeys(self._constraints):
-            rows = [row for row, (_, prompt, _) in enumerate(prefixes) if self._constraints[prompt] == constraint]
+        rows_of: dict[Constraint, list[int]] = {}
+        for row, (_, prompt, _) in enumerate(prefixes):
+            rows_of.setdefault(self._constraints[prompt], []).append(row)
+        for constraint, rows in rows_of.items():
             for row, judgement in zip(rows, judge(constraint, [draws[row] for row in rows]), strict=True):
                 satisfied[row] = judgement.satisfied
         return [

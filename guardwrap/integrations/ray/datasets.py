@@ -33,26 +33,26 @@ class TableWorker(Worker):
 
         text = pyarrow.string()
         kinds = {"texts": pyarrow.list_(text), "ok": pyarrow.bool_(), "report": text, "reason": text}
-        made = self.made(table.to_pylist())
+        records = self.records_with_reasons(table.to_pylist())
         for name, kind in kinds.items():
             table = table.drop_columns([name]) if name in table.column_names else table
-            table = table.append_column(name, pyarrow.array([record.get(name) for record in made], kind))
+            table = table.append_column(name, pyarrow.array([record.get(name) for record in records], kind))
         return table
 
-    def made(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the values of the new columns for each row."""
+    def records_with_reasons(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the record of each row, with its report as JSON; for an invalid row, with the reason."""
         if self.broken is not None:
             raise self.broken
         file = as_constraint_file(self.recipe.constraints, allow_code=bool(self.recipe.wrapper.get("allow_code")))
         budget = self.recipe.wrapper.get("budget") or file.budget or Budget()
         read_own = own_of("a row of the dataset", file.constraint, budget)
-        read: list[PromptRow | str] = [_row(values, read_own) for values in rows]
-        records = iter(list(self.records([row for row in read if isinstance(row, PromptRow)])))
-        made = []
-        for row in read:
+        prompt_rows: list[PromptRow | str] = [_row(values, read_own) for values in rows]
+        records = iter(list(self.records([row for row in prompt_rows if isinstance(row, PromptRow)])))
+        completed = []
+        for row in prompt_rows:
             record = next(records)[0] if isinstance(row, PromptRow) else {"texts": [], "ok": False, "reason": row}
-            made.append({**record, "report": json.dumps(record["report"]) if "report" in record else None})
-        return made
+            completed.append({**record, "report": json.dumps(record["report"]) if "report" in record else None})
+        return completed
 
 
 def _row(values: Mapping[str, Any], read_own: Any) -> PromptRow | str:

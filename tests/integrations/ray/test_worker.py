@@ -58,7 +58,7 @@ def test_a_table_gets_the_texts_of_its_rows_and_the_reasons_of_those_without(wor
     given = rows(named=True)
     expected = texts(worker, given)
     table = [{"id": row.id, **row.item.fields} for row in given]
-    found = TableWorker(recipe(model)).made([*table, {"id": "no prompt"}])
+    found = TableWorker(recipe(model)).records_with_reasons([*table, {"id": "no prompt"}])
     assert [record["texts"] for record in found] == [*expected.values(), []]
     assert [record["ok"] for record in found] == [True] * len(given) + [False]
     assert json.loads(found[0]["report"])["accepted"] == 1
