@@ -3,7 +3,7 @@
     python benchmarks/unseen.py --adapter catalogue:json-object --prompts examples/training/json-unseen.txt
 
 draws as many attempts for each prompt in each way, in turn. It prints the acceptance rate with its interval over
-prompts like these (bootstrap), how many prompts had no text, CPU seconds per text, and for ways that are weighed the
+prompts like these, how many prompts had no text, CPU seconds per text, and for ways that are weighed the
 share of the attempts that their effective sample size is, as a mean over the prompts with a text.
 """
 
@@ -18,6 +18,7 @@ import torch
 
 from guardwrap import GuardedGenerator, Masked
 from guardwrap.metrics import effective_sample_size
+from guardwrap.metrics.intervals import rate_over
 
 LAW = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 64}
 WAYS: dict[str, dict[str, Any]] = {
@@ -26,14 +27,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "adapter": {},
     "adapter and mask": {"proposal": Masked()},
 }
-
-
-def interval(rates: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of a mean over prompts."""
-    chance = np.random.default_rng(0)
-    means = chance.choice(rates, (4000, len(rates))).mean(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
 
 
 def main() -> None:
@@ -55,8 +48,7 @@ def main() -> None:
         drawn = guarded.attempts(chats, options.attempts, weigh=weighed, seed=options.seed, **LAW, **WAYS[name])
         seconds = time.process_time() - began
         counts[name] = [sum(attempt.satisfied for attempt in attempts) for attempts in drawn]
-        rates = np.array(counts[name]) / options.attempts
-        low, high = interval(rates)
+        rate = rate_over(counts[name], options.attempts, population=True)
         worth = ""
         if weighed:
             weights = [[attempt.log_weight or 0.0 for attempt in attempts if attempt.satisfied] for attempts in drawn]
@@ -64,7 +56,7 @@ def main() -> None:
             worth = f", worth {np.mean(shares):.2f} of the attempts"
         texts = sum(counts[name])
         print(
-            f"{name}: {rates.mean():.3f} [{low:.3f}, {high:.3f}], {sum(rates == 0)} of {len(chats)} prompts without a "
+            f"{name}: {rate}, {counts[name].count(0)} of {len(chats)} prompts without a "
             f"text, {seconds / max(texts, 1):.2f} CPU s per text{worth}",
             flush=True,
         )

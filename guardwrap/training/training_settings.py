@@ -147,10 +147,10 @@ class TrainingSettings(TaskSettings):
     def _fields_of_prompts(cls, given: Any, info: ValidationInfo) -> Any:
         if isinstance(given, dict) and isinstance(given.get("prompts"), str) and given.get("fields") is None:
             with suppress(ValueError):  # raised again where ``prompts`` is read
-                rows = [
-                    {name: row[name] for name in row if name != "prompt"} for row in rows_of(given["prompts"], info)
-                ]
-                return {**given, "fields": rows if any(rows) else None}
+                rows = rows_of(given["prompts"], info)
+                fields = [{name: row[name] for name in row if name != "prompt"} for row in rows]
+                prompts = [row["prompt"] for row in rows]
+                return {**given, "prompts": prompts, "fields": fields if any(fields) else None}
         return given
 
     @model_validator(mode="after")
