@@ -43,6 +43,9 @@ _STEPS = 200
 _TOLERANCES = 1e-4, 1e-4, 1e-5
 """Where the optimizer ends, for the two halves and for all attempts: no coordinate of the gradient is larger."""
 
+_TAUGHT_BY = 0.99
+"""The share of the weight of all steps that a tilt is fitted to."""
+
 _LENGTHS = np.linspace(0, 1, 11)
 """The lengths of v that are tried, relative to that of the best fit."""
 
@@ -96,22 +99,26 @@ def step_of(
     constant, -inf if it cannot be drawn; ``log_tilts`` e_x · v with the present v, under which tokens are chosen; and
     ``worths`` a(x) ψ(state after x) where success is likely from there, and 0 elsewhere.
     """
-    columns = np.flatnonzero(log_shares > -np.inf)
-    logs, tilts = log_shares[columns], log_tilts[columns]
+    logs, tilts = log_shares.astype(np.float32), log_tilts.astype(np.float32)
+    columns = np.arange(len(logs))
+    if logs.min() == -np.inf:
+        columns = np.flatnonzero(logs > -np.inf)
+        logs, tilts = logs[columns], tilts[columns]
     if len(columns) > 2 * kept:
         tilted = logs + tilts
         ranks = tilted
         if always:
             of_columns = columns if tokens is None else tokens[columns]
             ranks = np.where(np.isin(of_columns, list(always)), np.inf, tilted)
-        parts = np.argpartition(-ranks, kept)
-        best, others = parts[:kept], np.sort(parts[kept:])
-        top = tilted[others].max()
-        sums = np.cumsum(np.exp(tilted[others] - top))
-        at = others[np.searchsorted(sums, (np.arange(kept) + 0.5) / kept * sums[-1])]
-        stand_ins = top + np.log(sums[-1] / kept) - tilts[at]
+        best = np.argpartition(ranks, len(ranks) - kept)[-kept:]
+        rest = tilted.copy()
+        rest[best] = -np.inf
+        top = rest.max()
+        sums = np.cumsum(np.exp(rest - top))
+        others = np.searchsorted(sums, (np.arange(kept) + 0.5) / kept * sums[-1])
+        stand_ins = top + np.log(sums[-1] / kept) - tilts[others]
         logs = np.append(logs[best], stand_ins)
-        columns = columns[np.append(best, at)]
+        columns = columns[np.append(best, others)]
     leaps = np.flatnonzero(worths)
     worths = worths[leaps]
     if tokens is not None:
@@ -245,15 +252,17 @@ class _Likelihood:
         capped = capped_shares(worths)
         drawn = np.zeros(len(embeddings.weight))
         weighed: list[tuple[float, Step]] = []
-        for scale, attempt in zip((capped / worths).tolist(), attempts, strict=True):
-            # A text that leaps at step t has drawn the tokens before, and one of the leaps there.
-            leaping = scale * attempt.worths
-            later = np.cumsum(leaping[::-1])[::-1]
-            np.add.at(drawn, attempt.tokens, later - leaping)
-            for step, share in zip(attempt.steps, leaping.tolist(), strict=True):
+        # A text that leaps at step t has drawn the tokens before, and one of the leaps there.
+        leaping = [scale * attempt.worths for scale, attempt in zip((capped / worths).tolist(), attempts, strict=True)]
+        later = [np.cumsum(shares[::-1])[::-1] for shares in leaping]
+        least = _least_of(np.concatenate(later))
+        for attempt, leaps, shares in zip(attempts, leaping, later, strict=True):
+            count = int((shares >= least).sum())  # they fall from step to step
+            np.add.at(drawn, attempt.tokens[:count], (shares - leaps)[:count])
+            for step, share in zip(attempt.steps[:count], leaps.tolist(), strict=False):
                 if share:
                     np.add.at(drawn, step.leaps, share * step.worths / step.worths.sum())
-            weighed += [pair for pair in zip(later.tolist(), attempt.steps, strict=True) if pair[0] > 0]
+            weighed += zip(shares[:count].tolist(), attempt.steps, strict=False)
         lengths = np.array([len(step.tokens) for _, step in weighed])
         return cls(
             embeddings,
@@ -289,12 +298,19 @@ class _Likelihood:
         result: Vector = minimize(penalized, start, jac=True, method="L-BFGS-B", options=options).x
         return result
 
-    def _masses(self, tilts: Vector) -> tuple[Vector, Vector, Vector]:
+    def _masses(self, tilts: Vector) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], Vector]:
         """Return the largest exponent of each step, the masses of tokens relative to it, and their sums by step."""
-        exponents = self.logs + tilts[self.tokens]
+        exponents = self.logs + tilts.astype(np.float32)[self.tokens]
         most = np.maximum.reduceat(exponents, self.begins)
         masses = np.exp(exponents - np.repeat(most, self.lengths))
-        return most, masses, np.add.reduceat(masses, self.begins)
+        return most, masses, np.add.reduceat(masses, self.begins, dtype=np.float64)
+
+
+def _least_of(shares: Vector) -> float:
+    """Return the least share of the steps that a tilt is fitted to. Most texts leap early; their ends teach nothing."""
+    falling = np.sort(shares)[::-1]
+    sums = np.cumsum(falling)
+    return float(falling[np.searchsorted(sums, _TAUGHT_BY * sums[-1])])
 
 
 def capped_shares(weights: Vector) -> Vector:
