@@ -250,7 +250,7 @@ def test_rules_that_one_word_satisfies(rule: Constraint, found: bool) -> None:
     assert (word_rule(rule) is not None) == found
 
 
-def test_the_way_with_fewer_attempts_is_taken_if_it_is_sure() -> None:
+def test_words_are_written_unless_states_seem_far_cheaper() -> None:
     chance = np.random.default_rng(2)
     good, bad = chance.normal(0, 0.3, 256), np.where(chance.random(256) < 0.1, 0.0, -np.inf)
     writes, why = decided([good], [bad])
@@ -259,6 +259,8 @@ def test_the_way_with_fewer_attempts_is_taken_if_it_is_sure() -> None:
     writes, why = decided([bad], [good])
     assert not writes
     assert why.startswith("attempts go by states: 1")
+    assert decided([np.append(good, np.full(256, -np.inf))], [good])[0], "twice the attempts are within the margin"
+    assert not decided([np.append(good, np.full(4 * 256, -np.inf))], [good])[0]
     nothing = np.full(64, -np.inf)
     assert not decided([nothing], [nothing])[0]
     assert decided([good], [nothing])[0]
