@@ -13,11 +13,11 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. (``rare_learning.py`` varies other settings.)
 ``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
-with training. ``written`` needs no bank: it estimates the attempts that a text takes where words are written, from the
-log-weights of 512 attempts, and says which way a call with ``Twisted()`` takes. The other commands measure twists by
-states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the word
-stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run
-that was stopped can be continued.
+with training. ``written`` gives the attempts that a text takes where words are written, by the exact draws and, as a
+call would see it, by the log-weights of 512 attempts; and which way a call with ``Twisted()`` takes. The other commands
+measure twists by states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares
+where the word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are
+kept, so a run that was stopped can be continued.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from scipy import stats
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
 from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint, Twists
-from guardwrap.twists.hits import LearnedHits, decided
+from guardwrap.twists.hits import Hits, LearnedHits, _Place, decided
 from guardwrap.twists.hits import attempts_a_text as attempts_by_weights
-from guardwrap.twists.twist import Defaults, Twist
+from guardwrap.twists.twist import NEVER, Defaults, Twist
 
 TOKENS = 30
 ROWS = 512
@@ -268,9 +268,10 @@ def written(out: Path, line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def measure_written(path: str, words: Sequence[str], out: Path, seed: int) -> None:
+def measure_written(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
     """Write a line for each word that has none in the file: what writing it costs, and which way a call would take."""
-    model, tokenizer = load(path)
+    bank = Bank.read(path, folder)
+    model, tokenizer = bank.model, bank.tokenizer
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
         if word in finished:
@@ -300,9 +301,94 @@ def measure_written(path: str, words: Sequence[str], out: Path, seed: int) -> No
             "largest weight": round(float(np.exp(logs.max()) / np.exp(logs).mean())),
             "attempts at .1 and .05": [round(attempts_by_weights(logs, tvd), 1) for tvd in DISTANCES],
             "interval at .1": interval_of(logs, seed),
+            "by exact draws": led_costs(guarded, bank, word, seed),
             "cpu seconds": round(time.process_time() - began, 1),
         }
         written(out, line)
+
+
+@dataclasses.dataclass(eq=False)
+class Led(Hits):
+    """The twist of one exact draw of g: its path begins as the draw does up to the word, which is written there.
+
+    The rest of the path is drawn as always, so that path and choice together follow g, and the weight is theirs.
+    """
+
+    draw: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        path = [(0, True)]
+        for token in self.draw:
+            if self._safe[path[-1][0]]:
+                break
+            path.append(path[-1] if token in self.end_ids else self.states.step(*path[-1], token))
+        ids = self.draw[: len(path) - 1]
+        edged = bool(self._safe[path[-1][0]]) or ids[-1] in self.end_ids
+        places = [
+            (before, spelling)
+            for before, state in enumerate(path)
+            for spelling in self._first_here(*state)
+            if self._writes(_Place(before, spelling, 0.0, 0.0), ids, edged)
+        ]
+        # where the draw has the word for the first time, and its spelling
+        self.place, self.spelling = places[0] if places else (len(ids), -1)
+
+    def _parts(self, path: Any, token_ids: Sequence[int]) -> float:
+        parts = path.log_parts + self.mixture.tilts[:, token_ids[-1]] - path.log_norms if token_ids else path.log_parts
+        return -float(np.logaddexp.reduce(parts))
+
+    def _mixed(self, path: Any, token_ids: Sequence[int], tokens: Any, log_probabilities: Any, _: float) -> Any:
+        factors = super()._mixed(path, token_ids, tokens, log_probabilities, self._parts(path, token_ids))
+        if len(token_ids) < self.place:
+            columns = np.arange(len(factors)) if tokens is None else tokens
+            return np.where(columns == self.draw[len(token_ids)], 0.0, NEVER)
+        return factors
+
+    def turned(self, attempt: Any) -> bool:
+        path = self._path(attempt.token_ids)
+        if path.rest is None:
+            log_weight = self._parts(path, attempt.token_ids)
+            attempt.log_probability += attempt.log_weight - log_weight
+            attempt.log_weight = log_weight
+        return super().turned(attempt)
+
+    def _turn(self, path: Any, attempt: Any) -> bool:
+        log_sum = float(np.logaddexp.reduce([place.log_term for place in path.places]))
+        (its,) = (each for each in path.places if (each.spelling, each.before) == (self.spelling, self.place))
+        path.places = [its._replace(log_term=log_sum)]
+        return super()._turn(path, attempt)
+
+
+def led_log_weights(guarded: GuardedGenerator, exact: Sequence[Sequence[int]], seed: int) -> np.ndarray[Any, Any]:
+    """Return the log-weights with which a learned wrapper draws texts of g, given paths as they then are, ``[texts]``.
+
+    Their distribution is that of weights under g, so that costs and distances by them miss nothing of g.
+    """
+    make, draws = Twists.twist, iter(exact)
+
+    def led(self: Twists, prompt: Any, draw_of: Any) -> Led:
+        twist = make(self, prompt, draw_of)
+        fields = {each.name: getattr(twist, each.name) for each in dataclasses.fields(Hits) if each.init}
+        return Led(**fields, draw=next(draws))
+
+    with mock.patch.object(Twists, "twist", led):
+        drawn = guarded.attempts([""] * len(exact), 1, seed=seed, **SETTINGS)
+    return np.array([attempts[0].log_weight for attempts in drawn], dtype=np.float64)
+
+
+def led_costs(guarded: GuardedGenerator, bank: Bank, word: str, seed: int) -> dict[str, Any]:
+    """Return the attempts that a text takes for a TVD of .1 and of .05, by exact draws; an interval of the first."""
+    exact, count = bank.exact(word, None)
+    logs, share, chance = led_log_weights(guarded, exact, seed), count / len(bank.rows), np.random.default_rng(seed)
+    costs = [attempts_a_text(chance.choice(logs, len(logs)), share, DISTANCES[0]) for _ in range(200)]
+    return {
+        "Z": share,
+        "draws": count,
+        "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],
+        "interval at .1": [round(float(end), 1) for end in np.quantile(costs, (0.025, 0.975))],
+        "largest weights": [round(float(each), 1) for each in np.sort(np.exp(logs) / share)[-5:]],
+    }
 
 
 def interval_of(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
@@ -476,7 +562,7 @@ def main() -> None:
         measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
     if options.what == "written":
-        measure_written(options.model, options.words.split(","), options.out, options.seed)
+        measure_written(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
     if options.what == "paper":
         measure_paper(options.model, options.bank, options.out, options.seed)
