@@ -13,11 +13,10 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. (``rare_learning.py`` varies other settings.)
 ``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
-with training. ``written`` gives the attempts that a text takes where words are written, by the exact draws and, as a
-call would see it, by the log-weights of 512 attempts; and which way a call with ``Twisted()`` takes. The other commands
-measure twists by states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares
-where the word stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are
-kept, so a run that was stopped can be continued.
+with training. ``written`` gives the attempts that a text takes where words are written, by the exact draws, and which
+way a call with ``Twisted()`` takes. The other commands measure twists by states. ``confirm`` draws texts of some words,
+by default the number that the bank has, and compares where the word stands, its neighbors and the length of the texts
+by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
 """
 
 import argparse
@@ -42,7 +41,6 @@ from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
 from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint, Twists
 from guardwrap.twists.hits import Hits, LearnedHits, _Place, decided
-from guardwrap.twists.hits import attempts_a_text as attempts_by_weights
 from guardwrap.twists.twist import NEVER, Defaults, Twist
 
 TOKENS = 30
@@ -59,7 +57,6 @@ SETTINGS: dict[str, Any] = {
     "max_new_tokens": TOKENS,
 }
 PAPER = 1000
-WRITTEN = 512
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` learns with, as when its table was measured."""
@@ -285,8 +282,7 @@ def measure_written(path: str, folder: Path, words: Sequence[str], out: Path, se
 
         began = time.process_time()
         with mock.patch("guardwrap.calls.twisting.decided", written_anyway):
-            (attempts,) = guarded.attempts("", WRITTEN, seed=seed, **SETTINGS)
-        logs = np.array([each.log_weight if each.satisfied else -np.inf for each in attempts], dtype=np.float64)
+            guarded.attempts("", 1, seed=seed, **SETTINGS)
         session = guarded.session
         assert isinstance(session, LocalSession)
         ((twisted, _),) = session._learned.values()
@@ -296,11 +292,6 @@ def measure_written(path: str, folder: Path, words: Sequence[str], out: Path, se
             "learning": twisted.spent.attempts,
             "taken": "written" if decisions and decisions[0][0] else "by states",
             "decision": twisted.decision,
-            "attempts": len(logs),
-            "1/Z": round(float(1 / np.exp(logs).mean())),
-            "largest weight": round(float(np.exp(logs.max()) / np.exp(logs).mean())),
-            "attempts at .1 and .05": [round(attempts_by_weights(logs, tvd), 1) for tvd in DISTANCES],
-            "interval at .1": interval_of(logs, seed),
             "by exact draws": led_costs(guarded, bank, word, seed),
             "cpu seconds": round(time.process_time() - began, 1),
         }
@@ -389,13 +380,6 @@ def led_costs(guarded: GuardedGenerator, bank: Bank, word: str, seed: int) -> di
         "interval at .1": [round(float(end), 1) for end in np.quantile(costs, (0.025, 0.975))],
         "largest weights": [round(float(each), 1) for each in np.sort(np.exp(logs) / share)[-5:]],
     }
-
-
-def interval_of(logs: np.ndarray[Any, Any], seed: int) -> list[float]:
-    """Return the 95 % interval of the attempts for a text at a TVD of .1, by bootstrap."""
-    chance = np.random.default_rng(seed)
-    costs = [attempts_by_weights(chance.choice(logs, len(logs))) for _ in range(200)]
-    return [round(float(end), 1) for end in np.quantile(costs, (0.025, 0.975))]
 
 
 def kl_with_interval(

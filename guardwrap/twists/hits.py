@@ -55,8 +55,8 @@ MARGIN = 3.0
 """How many times as many attempts must seem to be needed where words are written, so that attempts go by states.
 
 Both estimates are from a few hundred attempts, which miss the same tail: by exact draws of g a text takes about three
-times as many. Writing then took fewer attempts for nine of ten words, and a comparison without a margin chose states
-for four of these (``benchmarks/rare.py written``).
+times as many. For ten words writing then took .59 of the attempts by states, and a comparison without a margin chose
+states for two to four of them (``benchmarks/rare.py written``).
 """
 
 _WRITTEN = (
