@@ -268,12 +268,11 @@ def written(out: Path, line: dict[str, Any]) -> None:
 def measure_written(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
     """Write a line for each word that has none in the file: what writing it costs, and which way a call would take."""
     bank = Bank.read(path, folder)
-    model, tokenizer = bank.model, bank.tokenizer
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
         if word in finished:
             continue
-        guarded = GuardedGenerator(model, Keyword(word), tokenizer=tokenizer, proposal=Twisted(), batch_size=64)
+        guarded = bank.guarded(Keyword(word), Twisted())
         decisions: list[tuple[bool, str]] = []
 
         def written_anyway(*ways: Any, decisions: list[tuple[bool, str]] = decisions) -> tuple[bool, str]:

@@ -258,11 +258,12 @@ class _Likelihood:
         least = _least_of(np.concatenate(later))
         for attempt, leaps, shares in zip(attempts, leaping, later, strict=True):
             count = int((shares >= least).sum())  # they fall from step to step
+            steps = attempt.steps[:count]
             np.add.at(drawn, attempt.tokens[:count], (shares - leaps)[:count])
-            for step, share in zip(attempt.steps[:count], leaps.tolist(), strict=False):
+            for step, share in zip(steps, leaps[:count].tolist(), strict=True):
                 if share:
                     np.add.at(drawn, step.leaps, share * step.worths / step.worths.sum())
-            weighed += zip(shares[:count].tolist(), attempt.steps, strict=False)
+            weighed += zip(shares[:count].tolist(), steps, strict=True)
         lengths = np.array([len(step.tokens) for _, step in weighed])
         return cls(
             embeddings,

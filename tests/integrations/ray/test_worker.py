@@ -58,13 +58,13 @@ def test_a_table_gets_the_texts_of_its_rows_and_the_reasons_of_those_without(wor
     given = rows(named=True)
     expected = texts(worker, given)
     table = [{"id": row.id, **row.item.fields} for row in given]
-    found = TableWorker(recipe(model)).records_with_reasons([*table, {"id": "no prompt"}])
-    assert [record["texts"] for record in found] == [*expected.values(), []]
-    assert [record["ok"] for record in found] == [True] * len(given) + [False]
-    assert json.loads(found[0]["report"])["accepted"] == 1
-    assert "reason" not in found[0]
-    assert "no prompt" in found[-1]["reason"]
-    assert found[-1]["report"] is None
+    records = TableWorker(recipe(model)).records_with_reasons([*table, {"id": "no prompt"}])
+    assert [record["texts"] for record in records] == [*expected.values(), []]
+    assert [record["ok"] for record in records] == [True] * len(given) + [False]
+    assert json.loads(records[0]["report"])["accepted"] == 1
+    assert "reason" not in records[0]
+    assert "no prompt" in records[-1]["reason"]
+    assert records[-1]["report"] is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
