@@ -18,8 +18,10 @@ import json
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,65 +46,91 @@ def chat(words: str) -> list[dict[str, str]]:
 
 
 EXAMPLE = 'Write JSON with the name and the age of a person, and nothing else. For example: {"name": "Ada", "age": 36}'
-ROWS: dict[str, tuple[Any, Constraint, dict[str, Any], int, int]] = {
-    "no comma": ("Once upon a time", ~Regex(","), WHOLE, 60, 8),
-    "JSON": (chat("Give me a name and an age as JSON."), JSONSchema(PERSON), LIKELY, 64, 4),
-    "JSON, with an example": (chat(EXAMPLE), JSONSchema(PERSON), WHOLE, 60, 8),
+SIZES = ("small", "big", "old", "young", "tiny", "brave", "sad", "happy", "clever", "quiet")
+ANIMALS = ("dog", "cat", "bear", "fox", "frog", "bird", "mouse", "horse", "lion", "duck")
+MORE = ("cow", "fish", "rabbit", "turtle", "wolf", "owl", "bee", "hen", "goat", "pig")
+STORIES = [f"Once upon a time there was a {size} {animal}" for size, animal in product(SIZES, ANIMALS + MORE)]
+ROWS: dict[str, tuple[list[Any], Constraint, dict[str, Any], int, int]] = {
+    "no comma": (["Once upon a time"], ~Regex(","), WHOLE, 60, 8),
+    "JSON": ([chat("Give me a name and an age as JSON.")], JSONSchema(PERSON), LIKELY, 64, 4),
+    "JSON, with an example": ([chat(EXAMPLE)], JSONSchema(PERSON), WHOLE, 60, 8),
+    "200 prompts": (STORIES, ~Regex(","), WHOLE, 20, 5),
 }
-"""By name: prompt, constraint, settings, ``max_new_tokens``, texts."""
+"""By name: prompts, constraint, settings, ``max_new_tokens``, texts of each prompt."""
 
 AT_ONCE = 32
 
 
 def guarded(at: Any, name: str, seed: int) -> int:
     """Draw with guardwrap; return the attempts."""
-    prompt, rule, law, length, texts = ROWS[name]
+    prompts, rule, law, length, texts = ROWS[name]
     wrapper = GuardedGenerator(at, rule, budget=Budget(max_attempts=None), batch_size=AT_ONCE, seed=seed)
-    prompts = prompt if isinstance(prompt, str) else [prompt]
-    (outcome,) = wrapper.run(prompts, num_return_sequences=texts, max_new_tokens=length, **law)
-    assert len(outcome.texts) == texts
-    return outcome.report.usage.attempts + outcome.report.usage.surplus_attempts
+    outcomes = wrapper.run(prompts, num_return_sequences=texts, max_new_tokens=length, **law)
+    assert all(len(outcome.texts) == texts for outcome in outcomes)
+    return sum(each.report.usage.attempts + each.report.usage.surplus_attempts for each in outcomes)
+
+
+class Wanted:
+    """What a loop still has to draw: prompts take turns until each has its texts."""
+
+    def __init__(self, name: str) -> None:
+        prompts, self._rule, _, _, self._texts = ROWS[name]
+        self._prompts, self._passing, self.attempts = dict(enumerate(prompts)), Counter[int](), 0
+
+    def __bool__(self) -> bool:
+        return bool(self._prompts)
+
+    def take(self) -> tuple[int, Any]:
+        """Return the number of the next attempt's prompt, and the prompt."""
+        number = next(iter(self._prompts))
+        self._prompts[number] = prompt = self._prompts.pop(number)
+        self.attempts += 1
+        return number, prompt
+
+    def judge(self, number: int, text: str) -> None:
+        """Count a whole text if it passes."""
+        self._passing[number] += self._rule.accepts(text)
+        if self._passing[number] >= self._texts:
+            self._prompts.pop(number, None)
 
 
 def batched(llm: Any, name: str, seed: int) -> int:
     """Draw batches of whole texts until enough pass; return the attempts."""
     from vllm import SamplingParams
 
-    prompt, rule, law, length, texts = ROWS[name]
-    draw = llm.generate if isinstance(prompt, str) else llm.chat
-    done = attempts = 0
-    while done < texts:
-        seeds = range(seed * 1_000_000 + attempts, seed * 1_000_000 + attempts + AT_ONCE)
+    prompts, _, law, length, _ = ROWS[name]
+    draw, wanted = llm.generate if isinstance(prompts[0], str) else llm.chat, Wanted(name)
+    while wanted:
+        numbers, turns = zip(*(wanted.take() for _ in range(AT_ONCE)), strict=True)
+        seeds = range(seed * 1_000_000 + wanted.attempts - AT_ONCE, seed * 1_000_000 + wanted.attempts)
         settings = [SamplingParams(max_tokens=length, seed=one, **law) for one in seeds]
-        answers = draw([prompt] * AT_ONCE, settings, use_tqdm=False)
-        done += sum(rule.accepts(answer.outputs[0].text) for answer in answers)
-        attempts += AT_ONCE
-    return attempts
+        for number, answer in zip(numbers, draw([*turns], settings, use_tqdm=False), strict=True):
+            wanted.judge(number, answer.outputs[0].text)
+    return wanted.attempts
 
 
 def looped(at: Endpoint, name: str, seed: int) -> int:
     """Draw whole texts and try again; return the attempts."""
-    prompt, rule, law, length, texts = ROWS[name]
-    done = attempts = 0
+    _, _, law, length, _ = ROWS[name]
+    wanted = Wanted(name)
 
     async def worker(client: Any) -> None:
-        nonlocal done, attempts
         fields: dict[str, Any] = {"model": NAME, "max_tokens": length, "extra_body": {"top_k": law["top_k"] or -1}}
         fields |= {"temperature": law["temperature"], "top_p": law["top_p"]}
-        while done < texts:
-            attempts += 1
-            own = seed * 1_000_000 + attempts
+        while wanted:
+            number, prompt = wanted.take()
+            own = seed * 1_000_000 + wanted.attempts
             if isinstance(prompt, str):
                 text = (await client.completions.create(prompt=prompt, seed=own, **fields)).choices[0].text
             else:
                 answer = await client.chat.completions.create(messages=prompt, seed=own, **fields)
                 text = answer.choices[0].message.content or ""
-            done += rule.accepts(text)
+            wanted.judge(number, text)
 
     async def everyone() -> None:
         client = openai.AsyncOpenAI(base_url=at.base_url, api_key="none", timeout=600)
         workers = [asyncio.create_task(worker(client)) for _ in range(AT_ONCE)]
-        while done < texts:
+        while wanted:
             await asyncio.wait([task for task in workers if not task.done()], timeout=0.1)
         for task in workers:  # attempts that still run are not needed
             task.cancel()
@@ -110,7 +138,7 @@ def looped(at: Endpoint, name: str, seed: int) -> int:
         await client.close()
 
     asyncio.run(everyone())
-    return attempts
+    return wanted.attempts
 
 
 def idle(at: Any) -> None:
@@ -136,8 +164,9 @@ def measured(at: Any, process: int, way: Callable[[Any, str, int], int], name: s
     attempts = way(at, name, seed)
     seconds = time.monotonic() - begun
     idle(at)
-    found = {"attempts": attempts, "seconds": seconds, "cpu": cpu_seconds(process) - before}
-    return {**found, "tokens": figures(at)["vllm:generation_tokens_total"] - computed, "texts": ROWS[name][4]}
+    cpu, tokens = cpu_seconds(process) - before, figures(at)["vllm:generation_tokens_total"] - computed
+    texts = len(ROWS[name][0]) * ROWS[name][4]
+    return {"attempts": attempts, "seconds": seconds, "cpu": cpu, "tokens": tokens, "texts": texts}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
