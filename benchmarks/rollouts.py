@@ -17,7 +17,7 @@ import argparse
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,16 @@ PROMPT = "One day"
 Law = dict[tuple[int, ...], float]
 
 
-def c_share(completions: list[str], **_: Any) -> list[float]:
-    return [text.count("c") / max(len(text), 1) for text in completions]
+def share_of(letter: str) -> Callable[..., list[float]]:
+    """Return a reward: the share of a letter in each text."""
+
+    def share(completions: list[str], **_: Any) -> list[float]:
+        return [text.count(letter) / max(len(text), 1) for text in completions]
+
+    return share
 
 
-def e_share(completions: list[str], **_: Any) -> list[float]:
-    return [text.count("e") / max(len(text), 1) for text in completions]
+OF_C, OF_E = share_of("c"), share_of("e")
 
 
 def figures(world: World, gold: Law) -> dict[str, float]:
@@ -53,7 +57,7 @@ def figures(world: World, gold: Law) -> dict[str, float]:
     ``gold``: g of the policy before it was trained.
     """
     law, now = world.law(), world.gold(RULE)
-    values = dict(zip(law, c_share([world.draw(ids).text for ids in law]), strict=True))
+    values = dict(zip(law, OF_C([world.draw(ids).text for ids in law]), strict=True))
     return {
         "acceptance": sum(law[ids] for ids in now),
         "reward": sum(p * values[ids] for ids, p in law.items()),
@@ -106,7 +110,7 @@ def in_world(world: World, steps: int, seed: int, *, guarded: bool, beta: float 
     with tempfile.TemporaryDirectory() as folder:
         world.model.save_pretrained(folder)
         world.tokenizer.save_pretrained(folder)
-        functions = [c_share] if guarded else [c_share, reward(RULE)]
+        functions = [OF_C] if guarded else [OF_C, reward(RULE)]
         rollout = counted if guarded else None
         policy = trained(folder, world.prompt, functions, steps, seed, rollout, **options)
     world = World(policy, world.tokenizer, world.prompt, world.max_new_tokens)
@@ -146,7 +150,7 @@ def with_word(options: argparse.Namespace) -> None:
         texts = [attempt.draw.text for attempt in attempts if attempt.satisfied]
         print(
             f"{name} | {rate:.3f} | {kl:.2f} ± {half:.2f} | {kl + math.log(max(rate, 1e-9)):.2f} | "
-            f"{len({*texts}) / max(1, len(texts)):.2f} | {np.mean(e_share(texts)):.3f} | {minutes:.1f}",
+            f"{len({*texts}) / max(1, len(texts)):.2f} | {np.mean(OF_E(texts)):.3f} | {minutes:.1f}",
             flush=True,
         )
 
@@ -155,7 +159,7 @@ def with_word(options: argparse.Namespace) -> None:
     show("the model", model, 0)
     grpo = {"num_generations": 64, "per_device_train_batch_size": 64, "max_completion_length": 30}
     grpo["learning_rate"] = options.learning_rate
-    steps, rewards = options.samples // 64, [reward(rule), e_share]
+    steps, rewards = options.samples // 64, [reward(rule), OF_E]
     for beta in (0.0, 0.05, 0.5):
         began = time.process_time()
         policy = trained(options.model, PROMPT, rewards, steps, options.seed, beta=beta, **grpo)
@@ -170,7 +174,7 @@ def with_word(options: argparse.Namespace) -> None:
         trainer.control.should_training_stop = attempts >= options.samples
         return output
 
-    policy = trained(options.model, PROMPT, [e_share], steps, options.seed, counted, **grpo)
+    policy = trained(options.model, PROMPT, [OF_E], steps, options.seed, counted, **grpo)
     show(f"GRPO with rollouts, {attempts} attempts", policy, (time.process_time() - began) / 60)
     for method in ("replay", "dpg"):
         began = time.process_time()
