@@ -1,11 +1,13 @@
 """``guardwrap doctor``."""
 
 import re
+import shutil
 import tomllib
 
 import pytest
 import torch
 from packaging.requirements import Requirement
+from transformers import AutoModelForCausalLM
 
 from guardwrap.cli.commands import doctor_command as module
 from guardwrap.cli.commands.doctor_command import NEWEST, required_by_extras
@@ -47,6 +49,17 @@ def test_a_model_that_is_drawn_in_a_slower_mode(model, monkeypatch):
         r"^mode +drawn in the slower mode 'plain': its forward does not accept a supported cache", result.stdout, re.M
     )
     assert re.search(r"^to do: the mode 'plain' takes about 9.5 times as long as 'refill'", result.stdout, re.M)
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_data_type_that_the_processor_emulates(model, tmp_path, monkeypatch, dtype, capability):
+    folder = shutil.copytree(model, tmp_path / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    loaded.save_pretrained(folder)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    said = f"this processor emulates {dtype}, which takes about three times as long as float32; load"
+    assert (said in run("doctor", folder).stdout) == (capability == "AVX2" and dtype != "float32")
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path):
