@@ -252,7 +252,8 @@ class Twisted:
 
     - ``Keyword``, ``Length`` (except in tokens), ``Finished``, ``Case``, ``OneOf`` and ``Edges``;
     - ``Regex``, if it looks around by at most one character, refers to no group and has no atomic group;
-    - ``Count`` without ``unique``, ``each`` and ``share_of``, and ``Split`` without ``each`` and ``different``;
+    - ``Parses("json")``, ``Count`` without ``unique``, ``each`` and ``share_of``, and ``Split`` without ``each`` and
+      ``different``;
     - ``JSONSchema`` with a schema that does not refer to itself, whose alternatives are of different types. Limits on
       numbers, ``pattern``, ``format`` and the like are left to rejection;
     - combinations of them by ``All``, ``AnyOf`` and ``Not``. Parts of ``All`` without an automaton are left to

@@ -56,7 +56,7 @@ BUDGETS = {
     "kind", ["tokens", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("attempts", "seconds"))]
 )
 def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
-    """Through a pipeline. tests/engine/scheduling has every budget with every batch size, and 10 000 draws each."""
+    """Through a pipeline. tests/engine/scheduling has more draws, and other batch sizes."""
     budget, ended = BUDGETS[kind]
     world = table_world(letters="ab ", temperature=0.8)
     results = outcomes(world, CONSTRAINT, budget=budget, batch_size=64, draws=FEW)

@@ -78,8 +78,7 @@ class Weigher:
     def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw, float]]) -> list[float]:
         """Return a log-weight for each attempt, in nats. Raises ModelError if one is NaN or infinite.
 
-        ``attempts``: prompt, draw, and the sum of log Z_t in nats, where Z_t is the share of a' that a mask keeps at
-        token t.
+        ``attempts``: prompt, draw, and the log-weight in nats that a mask or a twist on a' has given in decoding.
         """
         targets = [(prompt.target or prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
         base = log_probabilities(self._model, targets, alone=self._alone)

@@ -78,7 +78,7 @@ _OURS = {
     "tool_calls": "constraints.json.tool_calls.ToolCalls",
     "values": "rules.values.Values",
 }
-"""The class of each kind. Nothing else in guardwrap names a class of ``guardwrap.rules``."""
+"""The class of each kind. No layer up to ``constraints`` imports ``guardwrap.rules`` otherwise."""
 
 RULES = {path.rpartition(".")[2]: kind for kind, path in _OURS.items() if path.startswith("rules.")}
 """The kinds in ``guardwrap.rules``, by the names of their classes."""

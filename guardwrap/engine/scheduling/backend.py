@@ -234,7 +234,7 @@ class AttemptState:
 
     @property
     def grown(self) -> Any:
-        """The output so far: token ids, or ``Streamed``. A watch judges it, and ``Request.draw_of`` decodes it."""
+        """The output so far: token ids, or ``Streamed``. A watch judges it, and ``Drawing.draw_of`` decodes it."""
         return self.token_ids if self.streamed is None else self.streamed
 
     @property

@@ -5,7 +5,7 @@ An attempt is certain to become the next text of its request if
 - its verdict is SATISFIED, so that it satisfies the constraint however it continues,
 - the sampler takes every attempt that does,
 - all attempts launched before it are decided, and the request has not ended, and
-- nothing can drop it: a budget does not stop attempts in flight, unless it has a ``deadline`` or a ``timeout``.
+- nothing can drop it: of a budget's limits, only ``deadline`` and ``timeout`` stop the next attempt in flight.
 
 All other texts are passed on as a whole when they are accepted.
 """

@@ -102,6 +102,7 @@ class TableBackend:
     def _drawn(self, attempts: Sequence[AttemptState]) -> list[AttemptState]:
         self.steps += len(attempts)
         for attempt in attempts:
+            attempt.computed += 1
             uniform = next(attempt.stream)
             below = itertools.accumulate(attempt.launch.law.following(attempt.token_ids))
             attempt.token_ids.append(min(sum(uniform >= p for p in below), len(LETTERS) - 1))

@@ -113,19 +113,29 @@ BUDGETS = {
     "attempts": (Budget(max_attempts=4), "max_attempts"),
     "tokens": (Budget(max_attempts=None, max_tokens=7), "max_tokens"),
     "seconds": (Budget(max_attempts=None, max_seconds=2), "max_seconds"),
+    "computed": (Budget(max_attempts=None, max_computed_tokens=7), "max_computed_tokens"),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "size"), [("attempts", 7), ("tokens", 64), ("seconds", 1), ("seconds", 7), ("seconds", 64)]
+    ("kind", "size"),
+    [
+        ("attempts", 7),
+        ("tokens", 64),
+        ("seconds", 1),
+        ("seconds", 7),
+        ("seconds", 64),
+        ("computed", 1),
+        ("computed", 64),
+    ],
 )
 def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, clock: Clock) -> None:
     budget, ended = BUDGETS[kind]
     law = random_law(0)
-    # With a limit in seconds every batch size gives other texts: DRAWS of them for the largest size, and for the others
-    # as few as in the negative control.
-    draws = FEW if kind == "seconds" and size < 64 else DRAWS
+    # With a limit in seconds or computed tokens every batch size gives other texts: DRAWS of them for the largest size,
+    # and for the others as few as in the negative control.
+    draws = FEW if kind in ("seconds", "computed") and size < 64 else DRAWS
     # The budget ends some requests early, so more requests than draws are needed.
     outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(draws * 4 // 3)], size)
     short = [outcome for outcome in outcomes if not outcome.ok]
