@@ -32,7 +32,7 @@ from guardwrap.errors import CheckFailed, UsageError, nearest, quoted, strict_ar
 from guardwrap.generator import GuardedGenerator
 from guardwrap.models.parsed_message import written_message
 from guardwrap.models.prepare import PreparedPrompt
-from guardwrap.outcomes import Draw
+from guardwrap.outcomes import Closeness, Distribution, Draw
 from guardwrap.samplers import Attempt, Sampler, rejection, sampler_named
 from guardwrap.samplers.protocol import checked_weight
 from guardwrap.support.validation import Invalid
@@ -498,4 +498,6 @@ def _noting(log_weights: list[dict[tuple[int, ...], float]]) -> Sampler:
         state[attempt.draw.token_ids] = checked_weight(attempt)
         return state, attempt.draw
 
-    return rejection._replace(init=init, step=step, weighs=True)
+    # The scheduler takes a sampler that weighs to correct for the proposal itself, which is left to ``weighted`` here.
+    of_proposal = Distribution(Closeness.OTHER, "attempts came from the proposal (g')")
+    return rejection._replace(init=init, step=step, report=lambda state: (of_proposal, {}), weighs=True)

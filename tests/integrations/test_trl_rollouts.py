@@ -259,6 +259,17 @@ def test_a_group_that_the_budget_left_short(world, caplog):
     assert output["attempts"] == [12] * 8
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({}, "exactly as your model writes"), ({"proposal": HINT}, "not follow your model's own distribution")],
+)
+def test_the_log_names_the_distribution_of_a_short_group(world, caplog, options, words):
+    """With a proposal, texts follow g' and are weighted later: the line in the log must not call them exact."""
+    output = drawn(world, ["a"] * 30, budget=Budget(max_attempts=60), **options)
+    assert 0 < sum(output["accepted"]) < 30
+    assert words in caplog.text
+
+
 def test_weighted_rewards_keep_their_mean():
     """The mean of a group is the weighted mean of its rewards."""
     function = weighted(lambda prompts, completions, **columns: [1.0, 0.0, 0.0, 2.0, None])
