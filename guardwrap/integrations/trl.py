@@ -32,7 +32,7 @@ from guardwrap.errors import CheckFailed, UsageError, nearest, quoted, strict_ar
 from guardwrap.generator import GuardedGenerator
 from guardwrap.models.parsed_message import written_message
 from guardwrap.models.prepare import PreparedPrompt
-from guardwrap.outcomes import Draw
+from guardwrap.outcomes import Closeness, Distribution, Draw
 from guardwrap.samplers import Attempt, Sampler, rejection, sampler_named
 from guardwrap.samplers.protocol import checked_weight
 from guardwrap.support.validation import Invalid
@@ -44,6 +44,11 @@ logger = logging.getLogger(__name__)
 _UNKNOWN = (
     "{} reads what is not known here: the prompt of a chat as text, tokens without completion_ids, or how a text ended "
     "without eos_token_id; leave it out of the reward"
+)
+_PARTIAL = (
+    "this process has only a part of a prompt's completions, and weights of a proposal need all of them; make "
+    "per_device_train_batch_size * steps_per_generation a multiple of num_generations, and per_device_eval_batch_size "
+    "one of num_generations_eval"
 )
 _ENDS = "{} asks how a text ended; pass eos_token_id=tokenizer.eos_token_id"
 
@@ -257,11 +262,11 @@ class Weighted:
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Return the corrected reward of each completion; None if it has no reward or stands for a missing text."""
-        if "log_weight" not in columns:
+        if not {"log_weight", "rollout_group"} <= columns.keys():
             raise UsageError("weighted() needs the log-weights of rollouts; pass rollout_func=rollouts(...)")
         rewards = self.function(prompts=prompts, completions=completions, **columns)
         results: list[float | None] = [None] * len(completions)
-        for group in _groups(prompts):
+        for group in _groups(columns["rollout_group"]):
             known = [i for i in group if rewards[i] is not None and columns["log_weight"][i] is not None]
             if not known:
                 continue
@@ -280,7 +285,8 @@ def weighted(function: Callable[..., Sequence[float | None]]) -> Weighted:
 
     With the weights w of a prompt's n texts, divided by their sum, and the mean m = Σ w r, which estimates E_g r, the
     reward r of a text becomes m + n w (r - m). The mean of these is m, so the advantages are n w (r - m). Without a
-    proposal the weights are equal and rewards stay as they are.
+    proposal the weights are equal and rewards stay as they are. All texts of a prompt must be drawn in one process, as
+    TRL calls reward functions in each; ``rollouts`` raises UsageError otherwise.
 
     Parameters
     ----------
@@ -316,7 +322,8 @@ class Rollouts:
         Raises
         ------
         UsageError
-            If settings of the trainer do not go with rollouts.
+            If settings of the trainer do not go with rollouts, or weights are needed and this process has only a part
+            of a prompt's completions.
         """
         by_size: dict[int, list[list[int]]] = defaultdict(list)
         for group in _groups(prompts):
@@ -324,25 +331,30 @@ class Rollouts:
         rows: dict[int, dict[str, Any]] = {}
         policy = _policy(trainer)
         training = policy.training
+        generations = trainer.num_generations if training else trainer.num_generations_eval
         policy.eval()  # no dropout; older transformers turn the cache off in training
         try:
             if self._guarded is None or self._guarded.model is not policy:
                 tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
                 self._guarded = GuardedGenerator(policy, self.file, tokenizer=tokenizer, **self.options)
+            if _needs_weights(self._guarded) and any(size % generations for size in by_size):
+                raise UsageError(_PARTIAL)
             for size, groups in by_size.items():
                 numbers = [number for group in groups for number in group]
                 drawn = self._draw(self._guarded, [prompts[group[0]] for group in groups], size, trainer)
                 rows.update(zip(numbers, drawn, strict=True))
         finally:
             policy.train(training)
-        return {name: [rows[number][name] for number in range(len(prompts))] for name in rows[0]}
+        columns = {name: [rows[number][name] for number in range(len(prompts))] for name in rows[0]}
+        # Equal prompts do not show a group: rows of the data set with the same prompt may differ in other columns.
+        return columns | {"rollout_group": [number // generations for number in range(len(prompts))]}
 
     def _draw(self, guarded: GuardedGenerator, prompts: Sequence[Any], size: int, trainer: Any) -> list[dict[str, Any]]:
         """Return ``size`` completions of each prompt."""
         session = guarded.session
         options = _settings(trainer, chat=not isinstance(prompts[0], str)) | {"num_return_sequences": size}
         log_weights: list[dict[tuple[int, ...], float]] = []
-        if session.spec.sampler.name == "rejection" and (session.proposal or session.adapter):
+        if _needs_weights(guarded):
             options["sampler"] = _noting(log_weights)
         inputs = list(session.call_class.read_prompts(prompts).prompts)
         job = replace(session.job(options), on_exhausted="none", repair=None)
@@ -385,9 +397,10 @@ def rollouts(
     from g', and ``weighted`` corrects for it. ``logprobs`` are log a of each token over the whole vocabulary at that
     temperature, which the trainer computes too.
 
-    Reward functions get four more columns: ``log_a``, the log-probability of the completion under the policy, in nats;
+    Reward functions get five more columns: ``log_a``, the log-probability of the completion under the policy, in nats;
     ``log_weight``, log a - log a' in nats, up to a constant that the texts of a prompt share, and 0 if they are from g
-    or brought to it by a sampler; ``accepted``; and ``attempts``, the number of attempts of the prompt. A text that the
+    or brought to it by a sampler; ``rollout_group``, a number that the completions of a row of the data set share if
+    one process has all of them; ``accepted``; and ``attempts``, the number of attempts of the prompt. A text that the
     budget left missing is replaced by an end-of-sequence token: ``accepted`` is False, ``log_a`` and ``log_weight`` are
     None, rewards of this module are None, so that the trainer leaves it out of the mean, and the loss masks the token.
 
@@ -414,9 +427,15 @@ def rollouts(
     return Rollouts(file, options | {"allow_code": allow_code})
 
 
-def _groups(prompts: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of prompts that are equal and follow each other."""
-    return [list(group) for _, group in groupby(range(len(prompts)), key=prompts.__getitem__)]
+def _groups(values: Sequence[Any]) -> list[list[int]]:
+    """Return the numbers of values that are equal and follow each other."""
+    return [list(group) for _, group in groupby(range(len(values)), key=values.__getitem__)]
+
+
+def _needs_weights(guarded: GuardedGenerator) -> bool:
+    """Return whether texts are drawn from g', for ``weighted`` to correct."""
+    session = guarded.session
+    return session.spec.sampler.name == "rejection" and bool(session.proposal or session.adapter)
 
 
 def _policy(trainer: Any) -> Any:
@@ -479,4 +498,6 @@ def _noting(log_weights: list[dict[tuple[int, ...], float]]) -> Sampler:
         state[attempt.draw.token_ids] = checked_weight(attempt)
         return state, attempt.draw
 
-    return rejection._replace(init=init, step=step, weighs=True)
+    # The scheduler takes a sampler that weighs to correct for the proposal itself, which is left to ``weighted`` here.
+    of_proposal = Distribution(Closeness.OTHER, "attempts came from the proposal (g')")
+    return rejection._replace(init=init, step=step, report=lambda state: (of_proposal, {}), weighs=True)

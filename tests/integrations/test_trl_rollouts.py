@@ -36,6 +36,7 @@ def trainer_of(world: World, **settings: Any) -> Any:
         "repetition_penalty": 1.0,
     }
     defaults |= {"max_completion_length": world.max_new_tokens, "eos_token_ids": [world.tokenizer.eos_token_id]}
+    defaults |= {"num_generations": 8, "num_generations_eval": 8}
     defaults |= {"chat_template_kwargs": {}, "tools": None, "model": world.model, "processing_class": world.tokenizer}
     return SimpleNamespace(**{"args": args, "accelerator": accelerator, **defaults, **settings})
 
@@ -43,7 +44,8 @@ def trainer_of(world: World, **settings: Any) -> Any:
 def drawn(world, prompts, constraint=RULE, seed=0, settings=(), **options):
     torch.manual_seed(seed)
     options = {"budget": Budget(max_attempts=10**6), **options}
-    return rollouts(constraint, **options)(prompts, trainer_of(world, **dict(settings)))
+    settings = {"num_generations_eval": len(prompts), **dict(settings)}
+    return rollouts(constraint, **options)(prompts, trainer_of(world, **settings))
 
 
 def text_of(world, ids):
@@ -119,8 +121,7 @@ def distance(world, output, rewards):
 
 
 def rewarded(world, output, function):
-    columns = {name: output[name] for name in ("log_a", "log_weight", "accepted", "attempts")}
-    return function(prompts=["a"] * len(output["prompt_ids"]), completions=output["completion_ids"], **columns)
+    return function(prompts=["a"] * len(output["prompt_ids"]), completions=output["completion_ids"], **output)
 
 
 def by_value(world):
@@ -148,7 +149,7 @@ def hinted(world):
 def test_what_the_trainer_gets(world, exact):
     assert exact.keys() == {
         *("prompt_ids", "completion_ids", "logprobs", "env_mask"),
-        *("log_a", "log_weight", "accepted", "attempts"),
+        *("log_a", "log_weight", "accepted", "attempts", "rollout_group"),
     }
     assert {len(column) for column in exact.values()} == {TEXTS}
     texts = list(map(tuple, exact["completion_ids"]))
@@ -250,23 +251,61 @@ def test_a_group_that_the_budget_left_short(world, caplog):
         assert set(output["env_mask"][i]) == {int(text)}
         assert text or (output["completion_ids"][i], output["logprobs"][i]) == ([end], [0.0])
         assert text == (output["log_a"][i] is not None) == (output["log_weight"][i] is not None)
-    columns = {"log_weight": output["log_weight"], "accepted": accepted}
     texts = [text_of(world, ids) for ids in output["completion_ids"]]
     for function in (reward(Keyword("b", case_sensitive=True)), weighted(reward(RULE))):
-        rewards = function(prompts=["a"] * 8, completions=texts, **columns)
+        rewards = function(prompts=["a"] * 8, completions=texts, **output)
         assert [number is not None for number in rewards] == accepted
     assert "rollouts" in caplog.text
     assert output["attempts"] == [12] * 8
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({}, "exactly as your model writes"), ({"proposal": HINT}, "not follow your model's own distribution")],
+)
+def test_the_log_names_the_distribution_of_a_short_group(world, caplog, options, words):
+    """With a proposal, texts follow g' and are weighted later: the line in the log must not call them exact."""
+    output = drawn(world, ["a"] * 30, budget=Budget(max_attempts=60), **options)
+    assert 0 < sum(output["accepted"]) < 30
+    assert words in caplog.text
+
+
 def test_weighted_rewards_keep_their_mean():
-    """Groups are those of equal prompts; the mean of a group is the weighted mean of its rewards."""
+    """The mean of a group is the weighted mean of its rewards."""
     function = weighted(lambda prompts, completions, **columns: [1.0, 0.0, 0.0, 2.0, None])
     logs = [float(np.log(3.0)), 0.0, None, 5.0, 5.0]
-    result = function(prompts=["a", "a", "a", "b", "b"], completions=[""] * 5, log_weight=logs)
+    columns = {"log_weight": logs, "rollout_group": [0, 0, 0, 1, 1]}
+    result = function(prompts=["a", "a", "a", "b", "b"], completions=[""] * 5, **columns)
     assert result == pytest.approx([0.75 + 1.5 * 0.25, 0.75 - 0.5 * 0.75, None, 2.0, None])
     with pytest.raises(UsageError, match="weighted\\(\\) needs the log-weights of rollouts"):
         function(prompts=["a"], completions=[""])
+
+
+def test_rows_with_equal_prompts_are_corrected_apart(world):
+    """Two rows of a data set may differ in other columns: rewards that are constant in each row stay as they are."""
+    output = drawn(world, ["a"] * 4, proposal=HINT, settings={"num_generations_eval": 2})
+    logs = output["log_weight"]
+    assert logs[0] != logs[1], "else this test shows nothing"
+    assert rewarded(world, output, weighted(lambda **columns: [1.0, 1.0, 0.0, 0.0])) == pytest.approx([1, 1, 0, 0])
+
+
+def test_weights_need_all_completions_of_a_prompt(world):
+    """TRL may spread a prompt's completions over processes, each of which calls the functions with its part."""
+    generations = {"num_generations": 4, "num_generations_eval": 2}
+    parts = (["a"], ["a", "a", "a"], ["a", "b"], ["a", "b", "b", "a"])
+    for prompts in parts:
+        with pytest.raises(UsageError, match="a multiple of num_generations"):
+            drawn(world, prompts, proposal=HINT, settings=generations)
+        for options in ({}, {"proposal": HINT, "sampler": "imh"}):
+            assert len(drawn(world, prompts, settings=generations, **options)["log_weight"]) == len(prompts)
+    output = drawn(world, ["a", "a", "b", "b"], proposal=HINT, settings=generations)
+    assert output["rollout_group"] == [0, 0, 1, 1]
+    world = policy()
+    world.model.train()  # so that num_generations holds, and not that of evaluations
+    output = drawn(world, ["a"] * 4, proposal=HINT, settings=generations)
+    assert output["rollout_group"] == [0] * 4
+    with pytest.raises(UsageError, match="a multiple of num_generations"):
+        drawn(world, ["a"] * 2, proposal=HINT, settings=generations)
 
 
 @pytest.mark.parametrize(
