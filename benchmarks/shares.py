@@ -79,7 +79,7 @@ def _compare(guarded: GuardedGenerator, prompt: str, texts: int, model_share: fl
         evidence = outcome.report.evidence
         theory = "" if name != "in law" else f"{_theory(evidence[f'lambda({woman.title})'], model_share):.2f}"
         kl = evidence.get("kl_to_g", "")
-        cost = (outcome.report.usage.attempts - evidence.get("pilot", 0)) / texts  # type: ignore[operator]
+        cost = (outcome.report.usage.attempts - evidence.get("pilot_of_shares", 0)) / texts  # type: ignore[operator]
         print(f"| {name} | {share:.3f} | {cost:.2f} | {theory} | {kl} | {self_bleu(outcome.texts)} |", flush=True)
 
 

@@ -29,7 +29,7 @@ from guardwrap.outcomes import FEW, Estimate, Origin, Outcome, bounded, plain
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.protocol import Goal
 from guardwrap.samplers.qrs import from_pilot, pilot_lengths
-from guardwrap.samplers.shares import needed
+from guardwrap.samplers.shares import Tilt, needed
 from guardwrap.support.formatting import counted, digits, upwards
 
 ENOUGH = 200
@@ -183,11 +183,16 @@ class PromptPilot:
         """Return this pilot for texts with shares."""
         if not shares:
             return self
-        first, each, rarest = needed(shares, texts, self.attempts)
-        passing, words = self.share(), self.basis or counted(len(self.attempts), "attempt")
-        rate = Estimate(passing.value / each.value, passing.low / each.high, passing.high / each.low)
+        first, each, rarest, tilt = needed(shares, texts, self.attempts, returns=not self.is_qrs)
+        words = self.basis or counted(len(self.attempts), "attempt")
         seen = f"{rarest} of which decide what shares take" if rarest else "which cannot tell what shares take"
-        return replace(self, rate=rate, first=first, basis=f"{words}, {seen}")
+        pilot = replace(self, first=first, basis=f"{words}, {seen}")
+        if self.is_qrs and tilt is not None:  # QRS sees the weights of p
+            return replace(pilot, attempts=[_tilted(attempt, tilt) for attempt in self.attempts], rate=None)
+        passing = self.share()
+        return replace(
+            pilot, rate=Estimate(passing.value / each.value, passing.low / each.high, passing.high / each.low)
+        )
 
     @property
     def has_pilot(self) -> bool:
@@ -263,6 +268,13 @@ class PromptPilot:
 
     def _passing_share(self) -> Estimate:
         return acceptance_rate(self.passing, len(self.attempts), stopped_on_acceptance=False)
+
+
+def _tilted(attempt: Attempt, tilt: Tilt) -> Attempt:
+    """Return an attempt with its weight under a distribution with shares; one that violates the constraint has none."""
+    if attempt.log_weight is None or not attempt.satisfied:
+        return attempt
+    return replace(attempt, log_weight=attempt.log_weight + tilt(attempt.features))
 
 
 def alternative_of(pilots: Sequence[PromptPilot], texts: int, learning: Spent) -> Alternative:

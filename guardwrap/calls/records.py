@@ -307,7 +307,7 @@ def audited(
     violations: list[tuple[str, str]] = []
     unjudged: Counter[str] = Counter()
     number = texts = short = 0
-    different, shares, holding = set[bytes](), shares_of(rules.constraint), Counter[str]()
+    different, judged, holding = set[bytes](), Counter[str](), Counter[str]()
     for record in records:
         data = record.data
         number += 1
@@ -320,8 +320,9 @@ def audited(
         own = readers[record.path](record.where, {name: data[name] for name in data if name not in MADE})
         constraint = constraint_of(rules.constraint, own)
         different.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in data["texts"])
-        for share in shares:
+        for share in shares_of(constraint):
             rejected, unknown = judged_again(data, share.of)
+            judged[share.title] += len(rejected)
             holding[share.title] += sum(not rejections for rejections in rejected)
             unjudged.update([share.title] * bool(unknown))
         problems = list(_faults_of_texts(data, constraint, unjudged))
@@ -332,7 +333,7 @@ def audited(
         if model is not None and data["report"]["settings"].get(DIGESTS, {}).get("model") != model:
             problems.append("was made with other files of the model, or which ones is not known")
         violations += [(record.where, problem) for problem in problems]
-    reached = {share.title: holding[share.title] / texts for share in shares if texts and share.title not in unjudged}
+    reached = {title: holding[title] / count for title, count in judged.items() if count and title not in unjudged}
     return Audit(number, texts, tuple(violations), short, unjudged, texts - len(different), reached)
 
 

@@ -48,14 +48,21 @@ def report_headline(report: Report) -> str:
         return f"no text: {_ENDED[report.ended]} before the first attempt was complete{filled}"
     if not got:
         why = "" if report.obstacle is None else f": {report.obstacle}"
-        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}{why}{filled}"
+        return f"no text from {counted(tried, 'attempt')}: {_end(report)}{why}{filled}"
     texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
     pilot = report.evidence.get("pilot_attempts", 0)
     mean = _rounded(tried / got) if tried < LARGE else tried // got
     cost = "every attempt was accepted" if tried == got else f"about {counted(mean, 'attempt')} per text"
     cost += f", with a pilot of {pilot:,}" if pilot else ""
-    missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}{filled}"
+    missing = "" if got == asked else f"; ended early: {_end(report)}{filled}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"
+
+
+def _end(report: Report) -> str:
+    """Say what ended a request."""
+    if report.ended == "impossible" and report.acceptance is not None and report.acceptance.value > 0:
+        return report.distribution.detail  # by the sampler, not by the constraint
+    return _ENDED.get(report.ended, report.ended)
 
 
 def _origin(report: Report) -> str:

@@ -94,7 +94,8 @@ class Sampler(NamedTuple):
         are not known.
     needs
         Takes a state and the number of texts that are missing; returns how many further attempts must satisfy the
-        constraint for these, as expected. None to estimate it by the share that was returned so far.
+        constraint for these, as expected; infinity if it will return none. None to estimate it by the share that was
+        returned so far.
     features
         Further rules that attempts which satisfy the constraint are judged by. They reject none of them.
     """

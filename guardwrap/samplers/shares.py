@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import LinearConstraint, milp, minimize
 
 from guardwrap.constraints.field_checks import limits_in_words
 from guardwrap.constraints.kinds.share import Share
@@ -26,7 +26,10 @@ The share that p gives to a rule then misses its target by little more than the 
 """
 
 SEEN = 20
-"""A pilot goes on until each rule has held and not held this many times, or keeps its limits by itself."""
+"""A pilot goes on until each rule has held and not held this many times, or keeps its limits by itself.
+
+Figures need as many attempts after the pilot; with fewer, an interval would be of hardly any cell.
+"""
 
 FARTHEST = 30.0
 """The largest |λ| in nats. A share that needs more is taken for one that cannot be reached."""
@@ -99,6 +102,9 @@ class _State(NamedTuple):
     """What the pilot and the attempts after it were, and the state of the other sampler."""
 
     base: Any  # the other sampler's state
+    passed: int = 0  # attempts that were handed to the other sampler
+    taken: int = 0  # how many of them it has accepted
+    unreachable: str = ""  # why no further text can be returned
     pilot: _Seen = _Seen()
     tilt: Tilt | None = None  # None during the pilot
     seen: _Seen = _Seen()  # the attempts after the pilot
@@ -129,15 +135,17 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
         If an exact share of so many texts is none of them, or all.
     """
     for share in shares:
-        if share.exact and not 0 < round(share.low * texts) < texts:
+        if share.exact and not 0 < _count(share, texts) < texts:
             counts = counted(texts, "text")
             raise UsageError(f"no number of {counts} is a share of {_words(share)}; ask for more texts, or omit exact")
     exact, least, parts = shares[0].exact, _least(texts), _are_parts(shares)
 
     def init() -> _State:
-        return _State(base.init(), quotas=_quotas(*known, texts) if (known := _known(shares)) else None)
+        return _State(base.init(), quotas=_known(shares, texts))
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, tuple[Draw, ...]]:
+        if state.unreachable:
+            return state, ()
         weight = checked_weight(attempt) if base.weighs else 0.0 if attempt.satisfied else -math.inf
         if state.tilt is None and state.quotas is None:
             if weight > -math.inf:
@@ -147,7 +155,7 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
             if not exact or base.weighs:  # a text must not depend on its own weight
                 return state, ()
         if parts and sum(attempt.features) > 1:
-            raise GenerationFailed(_OVERLAP)
+            return state._replace(unreachable=_OVERLAP), ()
         tilt, log_factor = state.tilt, 0.0
         if tilt is not None and not exact and weight > -math.inf:
             state = state._replace(seen=state.seen.added(attempt.features, weight))
@@ -158,7 +166,8 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
         labeled: Any = _Labeled(attempt.draw, attempt.features)
         after, of_base = base.step(state.base, replace(attempt, draw=labeled, log_weight=log_weight))
         labels: Any = (of_base,) if isinstance(of_base, _Labeled) else of_base or ()
-        state = state._replace(base=after)
+        passed, taken = state.passed + attempt.satisfied, state.taken + len(labels)
+        state = state._replace(base=after, passed=passed, taken=taken)
         return in_quotas(state, labels) if exact else (state, tuple(text.draw for text in labels))
 
     def in_quotas(state: _State, accepted: Sequence[_Labeled]) -> tuple[_State, tuple[Draw, ...]]:
@@ -176,35 +185,38 @@ def with_shares(base: Sampler, shares: Sequence[Share], texts: int) -> Sampler:
 
     def needs(state: _State, missing: int) -> float:
         """Return how many further attempts must satisfy the constraint, as expected, for the texts that are missing."""
+        if state.unreachable:
+            return math.inf
         if state.quotas is not None:
             total = sum(state.accepted.values()) + len(state.quotas)
             lacks = {cell: quota - state.returned.get(cell, 0) for cell, quota in state.quotas.items()}
-            return max(lack * total / (state.accepted.get(cell, 0) + 1) for cell, lack in lacks.items())
-        if state.tilt is None:
-            return max(least - state.pilot.attempts, 1) + (0 if exact else missing)
-        more = missing if base.needs is None else base.needs(state.base, missing)
-        return more if base.weighs else more / state.tilt.rate
+            missing = math.ceil(max(lack * total / (state.accepted.get(cell, 0) + 1) for cell, lack in lacks.items()))
+        elif state.tilt is None:
+            return least - state.pilot.attempts % least + (0 if exact else missing)
+        if not base.weighs:
+            return missing if state.tilt is None else missing / state.tilt.rate
+        if base.needs is None:
+            return missing * (state.passed + 1) / (state.taken + 1)
+        return base.needs(state.base, missing)
 
     def report(state: _State) -> tuple[Distribution | str, Mapping[str, Estimate | float]]:
         described, figures = base.report(state.base)
-        figures = dict(figures)
-        if exact:
-            count = sum(state.returned.values())
-            for number, share in enumerate(shares if count else ()):
-                holding = sum(texts for cell, texts in state.returned.items() if cell[number])
-                figures[f"share({share.title})"] = holding / count
-            words = "g within each part of a set with shares of " + ", ".join(map(_words, shares))
-            return _described(described, words), figures
-        if state.tilt is None:
-            lacked = f"shares first need {least} attempts that satisfy the constraint, and had {state.pilot.attempts}"
-            return Distribution(Closeness.NOTHING, lacked), figures
-        figures |= _figures(state, state.tilt, shares)
-        words = "the nearest to g with shares of " + ", ".join(map(_words, shares))
-        return _described(described, words), figures
+        figures, count = dict(figures), sum(state.returned.values())
+        if not count and (state.unreachable or (state.tilt is None and state.quotas is None)):
+            detail = state.unreachable or _lacked(state.pilot, shares, least)
+            return Distribution(Closeness.NOTHING, detail), figures
+        words = ", ".join(map(_words, shares))
+        if not exact and state.tilt is not None:
+            figures |= _figures(state, state.tilt, shares)
+            return _described(described, f"with shares of {words}, otherwise as near to it as can be"), figures
+        for number, share in enumerate(shares if count else ()):
+            holding = sum(texts for cell, texts in state.returned.items() if cell[number])
+            figures[f"share({share.title})"] = holding / count
+        lacking = state.unreachable or _lacking(state, shares)
+        return _described(described, f"a set with shares of {words}, the same within each part", lacking), figures
 
-    plans = None if base.weighs and base.needs is None else needs
     return base._replace(
-        init=init, step=step, report=report, takes_all=False, needs=plans, features=tuple(share.of for share in shares)
+        init=init, step=step, report=report, takes_all=False, needs=needs, features=tuple(share.of for share in shares)
     )
 
 
@@ -213,18 +225,24 @@ def _least(texts: int) -> int:
     return min(max(PILOT, texts), LONGEST)
 
 
+def _count(share: Share, texts: int) -> int:
+    """Return how many of some texts an exact share is; a half is rounded towards half of the texts."""
+    exactly = share.low * texts
+    return math.floor(exactly + 0.5) if exactly < texts / 2 else math.ceil(exactly - 0.5)
+
+
 def _are_parts(shares: Sequence[Share]) -> bool:
     """Return whether exact shares add up to 1, so that they are those of the parts of a set: one rule holds in each."""
     return shares[0].exact and math.isclose(sum(share.low for share in shares), 1)
 
 
-def _known(shares: Sequence[Share]) -> tuple[Floats, Floats] | None:
-    """Return the cells of exact shares and how many of the texts each gets, if no pilot has to tell that."""
+def _known(shares: Sequence[Share], texts: int) -> dict[Cell, int] | None:
+    """Return how many texts of each cell exact shares ask for, if no pilot has to tell that."""
     sizes = [share.low for share in shares]
     if _are_parts(shares):
-        return np.eye(len(shares)), np.array(sizes)
+        return _quotas(np.eye(len(shares)), np.array(sizes), shares, texts)
     if shares[0].exact and len(shares) == 1:
-        return np.array([[1.0], [0.0]]), np.array([sizes[0], 1 - sizes[0]])
+        return _quotas(np.array([[1.0], [0.0]]), np.array([sizes[0], 1 - sizes[0]]), shares, texts)
     return None
 
 
@@ -234,46 +252,92 @@ class Needed(NamedTuple):
     first: float  # before the first text
     each: Estimate  # for each text after them; infinite if the attempts cannot tell
     rarest: int = 0  # how many of the attempts are in the cell that decides it
+    tilt: Tilt | None = None  # of shares in law, for samplers that weigh; None if the attempts cannot tell
 
 
-def needed(shares: Sequence[Share], texts: int, attempts: Sequence[Attempt]) -> Needed:
+def needed(shares: Sequence[Share], texts: int, attempts: Sequence[Attempt], *, returns: bool = True) -> Needed:
     """Estimate from attempts what texts with shares take.
 
     The attempts for a text are the largest p/g of a cell: rejection accepts a text of g with probability
-    (p/g) / max (p/g), and exact shares wait for the part that is rarest in g beside its share.
+    (p/g) / max (p/g), and exact shares wait for the part that is rarest in g beside its share. ``returns``: whether the
+    texts of a pilot of exact shares are returned.
     """
-    first, seen = 0.0 if shares[0].exact else float(_least(texts)), _Seen()
+    known, seen = _known(shares, texts), _Seen()
     for attempt in attempts:
         if attempt.satisfied and attempt.log_weight != -math.inf:
             seen = seen.added(attempt.features, attempt.log_weight or 0.0)
+    first = _pilot_length(seen, shares, texts) if known is None else 0.0
     unknown = Needed(first, Estimate(math.inf, 1.0, math.inf))
     if not seen.attempts:
         return unknown
     names, numbers, g, squares = seen.arrays
-    known = _known(shares)
+    tilt = None
     if known is None:
         try:
-            log_p = np.log(g) + names @ np.array(fitted(names, np.log(g), shares, seen.attempts))
+            tilt = _tilt(names, np.log(g), shares, seen.attempts)
         except GenerationFailed:
             return unknown
-        p = np.exp(log_p - np.logaddexp.reduce(log_p))
+        p = g * np.exp([tilt(tuple(map(bool, cell))) for cell in names])
+        p /= p.sum()
     else:
-        quotas = {tuple(cell): float(size) for cell, size in zip(*known, strict=True)}
-        p = np.array([quotas.pop(tuple(cell), 0.0) for cell in names])
+        quotas = {cell: count / texts for cell, count in known.items()}
+        p = np.array([quotas.pop(tuple(map(bool, cell)), 0.0) for cell in names])
         if quotas:  # a part that no attempt is in
             return unknown
     rarest = int((p / g).argmax())
     each, wide = float(p[rarest] / g[rarest]), math.exp(1.96 * math.sqrt(squares[rarest]) / g[rarest])
-    if shares[0].exact and known is None:  # the texts of its pilot are returned
-        first = max(0.0, _least(texts) - each * texts)
-    return Needed(first, Estimate(each, max(each / wide, 1.0), each * wide), int(numbers[rarest]))
+    if shares[0].exact and known is None and returns:
+        first = max(0.0, first - each * texts)
+    cost = Estimate(each, max(each / wide, 1.0), each * wide)
+    return Needed(first, cost, int(numbers[rarest]), None if shares[0].exact else tilt)
 
 
-def _described(described: Distribution | str, words: str) -> Distribution | str:
+def _pilot_length(seen: _Seen, shares: Sequence[Share], texts: int) -> float:
+    """Return how many attempts a pilot takes, as expected."""
+    least, longest = _least(texts), 0.0
+    if not seen.attempts:
+        return float(least)
+    cells, _, weights, _ = seen.arrays
+    for share, rate in zip(shares, weights @ cells, strict=True):
+        if not share.low <= rate <= share.high:
+            rarer = min(rate, 1 - rate)
+            longest = max(longest, SEEN / rarer if rarer > 0 else LONGEST)
+    return float(min(max(least * math.ceil(longest / least), least), LONGEST))
+
+
+def _described(described: Distribution | str, words: str, lacking: str = "") -> Distribution | str:
     """Describe the distribution of texts that the other sampler describes as g or close to it."""
     if not isinstance(described, Distribution) or described.closeness is Closeness.NOTHING:
         return described
-    return Distribution(Closeness.OTHER, "; ".join(filter(None, (words, described.detail))))
+    return Distribution(Closeness.OTHER, "; ".join(filter(None, (words, described.detail, lacking))))
+
+
+def _lacked(pilot: _Seen, shares: Sequence[Share], least: int) -> str:
+    """Say what a pilot still waited for when the budget ended."""
+    if pilot.attempts < least:
+        return f"shares first need {least} attempts that satisfy the constraint, and had {pilot.attempts}"
+    cells, numbers, _, _ = pilot.arrays
+    open_ = [
+        f"{quoted(share.title)} held in {int(holds)}"
+        for share, holds in zip(shares, numbers @ cells, strict=True)
+        if min(holds, pilot.attempts - holds) < SEEN
+    ]
+    seen = ", ".join(open_) or "no weights give them these shares"
+    longest = f"shares first need attempts that satisfy the constraint, {SEEN} with and {SEEN} without each rule or"
+    return f"{longest} {LONGEST:,} in all: of {pilot.attempts}, {seen}"
+
+
+def _lacking(state: _State, shares: Sequence[Share]) -> str:
+    """Say which texts of exact shares are missing; "" if none is."""
+    lacking = []
+    for cell, quota in (state.quotas or {}).items():
+        missing = quota - state.returned.get(cell, 0)
+        if missing > 0:
+            rules = [quoted(share.title) for share, holds in zip(shares, cell, strict=True) if holds]
+            where = f"{' and '.join(rules)} held" if rules else "no rule of a share held"
+            seen = f"{state.accepted.get(cell, 0)} of {sum(state.accepted.values())}"
+            lacking.append(f"{counted(missing, 'text')} lacked, where {where}: {seen} were")
+    return "; ".join(lacking)
 
 
 def _words(share: Share) -> str:
@@ -296,26 +360,49 @@ def _decided(state: _State, shares: Sequence[Share], texts: int) -> _State:
     if longer and not _suffices(state.pilot, shares):
         return state
     names, _, weights, _ = state.pilot.arrays
-    log_sizes = np.log(weights)
     try:
-        lambdas = fitted(names, log_sizes, shares, state.pilot.attempts)
-    except GenerationFailed:
-        if longer:  # a combination of rules may be missing by chance
-            return state
-        raise
-    log_factors = names @ np.array(lambdas)
-    most = float(log_factors.max())
-    p = np.exp(log_sizes + log_factors - most)
-    tilt = Tilt(lambdas, most, float(p.sum()))
+        tilt = _tilt(names, np.log(weights), shares, state.pilot.attempts)
+    except GenerationFailed as error:
+        # a combination of rules may be missing by chance
+        return state if longer else state._replace(unreachable=str(error))
     if not shares[0].exact:
         return state._replace(tilt=tilt)
-    return state._replace(quotas=_quotas(names, p / p.sum(), texts))
+    p = weights * np.exp(names @ np.array(tilt.lambdas) - tilt.most)
+    return state._replace(quotas=_quotas(names, p / p.sum(), shares, texts))
 
 
-def _quotas(cells: Floats, sizes: Floats, texts: int) -> dict[Cell, int]:
-    """Return how many of some texts each cell has, by the largest remainders."""
-    quotas = np.floor(sizes * texts + 1e-9)
-    quotas[np.argsort(quotas - sizes * texts, kind="stable")[: texts - int(quotas.sum())]] += 1
+def _tilt(cells: Floats, log_sizes: Floats, shares: Sequence[Share], count: int) -> Tilt:
+    """Return the factor that ``fitted`` gives."""
+    lambdas = fitted(cells, log_sizes, shares, count)
+    log_factors = cells @ np.array(lambdas)
+    most = float(log_factors.max())
+    return Tilt(lambdas, most, float(np.exp(log_sizes + log_factors - most).sum()))
+
+
+def _quotas(cells: Floats, sizes: Floats, shares: Sequence[Share], texts: int) -> dict[Cell, int]:
+    """Return how many of some texts each cell has: each share its own count, and else as near to its size as can be.
+
+    A count that these cells cannot give beside the others is missed by as few texts as possible.
+    """
+    number, rules = cells.shape
+    counts, exactly = [_count(share, texts) for share in shares], sizes * texts
+    # Unknown are the texts of each cell, how far each is from its size, and by how many a count is missed, up and down.
+    cost = np.concatenate([np.zeros(number), np.ones(number), np.full(2 * rules, 2.0 * texts + 1)])
+    of_cells, of_rules, none, never = (
+        np.eye(number),
+        np.eye(rules),
+        np.zeros((number, rules)),
+        np.zeros((rules, number)),
+    )
+    sums = np.concatenate([np.ones(number), np.zeros(number + 2 * rules)])[None]
+    conditions = [
+        LinearConstraint(sums, texts, texts),
+        LinearConstraint(np.hstack([cells.T, never, -of_rules, of_rules]), counts, counts),
+        LinearConstraint(np.hstack([of_cells, -of_cells, none, none]), -np.inf, exactly),
+        LinearConstraint(np.hstack([of_cells, of_cells, none, none]), exactly, np.inf),
+    ]
+    whole = np.concatenate([np.ones(number), np.zeros(number + 2 * rules)])
+    quotas = np.round(milp(cost, integrality=whole, constraints=conditions).x[:number])
     return {tuple(map(bool, cell)): int(quota) for cell, quota in zip(cells, quotas, strict=True)}
 
 
@@ -380,10 +467,11 @@ def _unreachable(share: Share, shares: Sequence[Share], cells: Floats, reached: 
 
 
 def _figures(state: _State, tilt: Tilt, shares: Sequence[Share]) -> dict[str, Estimate | float]:
-    """Return what is known of p: λ, its shares and KL(p‖g), from attempts on which λ does not depend, if there are."""
-    figures: dict[str, Estimate | float] = {"pilot": float(state.pilot.attempts)}
-    cells, _, weights, squares = (state.seen if state.seen.sums else state.pilot).arrays
-    log_factors = np.array([tilt(cell) - tilt.most for cell in (state.seen.sums or state.pilot.sums)])
+    """Return λ, the shares of p and KL(p‖g), if possible from attempts after the pilot, on which λ does not depend."""
+    figures: dict[str, Estimate | float] = {"pilot_of_shares": float(state.pilot.attempts)}
+    seen = state.seen if state.seen.attempts >= SEEN else state.pilot
+    cells, _, weights, squares = seen.arrays
+    log_factors = np.array([tilt(cell) - tilt.most for cell in seen.sums])
     factors = np.exp(log_factors)
     total = float(weights @ factors)
     for number, share in enumerate(shares):

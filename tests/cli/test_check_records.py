@@ -216,3 +216,35 @@ def test_repeated_texts_and_shares_are_counted(model: str) -> None:
     assert found["shares"] == {"has an a": sum("a" in text for text in line["texts"]) / 8}
     assert f"note: {found['repeated']} texts repeated from earlier ones" in check()
     assert "note: 'has an a' holds in" in check()
+
+
+def test_shares_with_fields_are_counted(model: str) -> None:
+    """Each record has the rule that its line fills."""
+    lines = [{"prompt": "ab", "letter": letter} for letter in "ab"]
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("c.yaml").write_text(
+        "guardwrap: 1\nfields: [letter]\nconstraint:\n"
+        "- {kind: share, name: has it, of: {kind: regex, pattern: '{letter}'}, share: 0.25, exact: true}\n"
+        "budget: {max_attempts: 20000}\n"
+    )
+    result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 4, "-o", "out.jsonl", "--seed", 1)
+    assert result.exit_code == 0, result.output
+    assert audit()["shares"] == {"has it": 0.25}
+
+
+def test_an_unreachable_share_leaves_the_other_lines(model: str) -> None:
+    """Its own line says why, and a resumed run has nothing left to do."""
+    lines = [{"prompt": "ab", "pattern": pattern} for pattern in ("a", "nowhere", "b")]
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("c.yaml").write_text(
+        "guardwrap: 1\nfields: [pattern]\n"
+        "constraint: {kind: share, of: {kind: regex, pattern: '{pattern}'}, share: 0.5}\n"
+        "budget: {max_attempts: 20000}\n"
+    )
+    command = ("--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 4, "-o", "out.jsonl", "--seed", 1)
+    assert generate(model, *command).exit_code == 3
+    written = Path("out.jsonl").read_text()
+    assert [line["ok"] for line in records(written)] == [True, False, True]
+    assert records(written)[1]["report"]["ended"] == "impossible"
+    assert generate(model, *command, "--resume").exit_code == 3
+    assert Path("out.jsonl").read_text() == written

@@ -36,8 +36,8 @@ class Share(Constraint):
         order in which the rule holds, and the first in which it does not, until both are full. Each is then a draw of g
         given whether the rule holds. Several are all exact or none is. If they add up to 1, each is the share of a part
         of the set, and their rules must exclude each other. Otherwise a pilot, whose texts are returned if the sampler
-        is rejection, tells how p divides n among the combinations of their rules. The largest remainders are rounded
-        up.
+        is rejection, tells how p divides n among the combinations of their rules, and each share has its own count.
+        Half a text is rounded towards the middle: .9 of 5 texts are 4.
     name
         Label in reports.
 
@@ -85,10 +85,6 @@ class Share(Constraint):
         return self.share if self.share is not None else self.at_most or 1.0
 
     @cached_property
-    def cost(self) -> int:  # type: ignore[override]
-        return self.of.cost
-
-    @cached_property
     def title(self) -> str:
         return self.name or self.of.title
 
@@ -130,6 +126,10 @@ def shares_of(constraint: Constraint) -> tuple[Share, ...]:
             raise ConstraintError(
                 f"the share of {part.title} is within another rule; put it beside the other rules of the list"
             )
+    rules = [share.of.digest for share in shares]
+    for share, rule in zip(shares, rules, strict=True):
+        if rules.count(rule) > 1:
+            raise ConstraintError(f"two shares are of the rule {share.title}; give one, with at_least and at_most")
     if any(share.exact != shares[0].exact for share in shares):
         raise ConstraintError("some shares are exact and others are not; give exact to all of them or to none")
     return shares

@@ -168,10 +168,14 @@ def _judge(items: Sequence[_Decoded], failures: Failures, within: Within | None)
 def _look(within: Within, items: Sequence[_Decoded]) -> None:
     """Judge texts that satisfy their constraint by the sampler's further rules, which reject none of them."""
     request, draws = items[0].request, [item.draw for item in items]
+    features, began = request.spec.sampler.features, time.monotonic()
     with within(request):
-        columns = [run_check(feature, draws) for feature in request.spec.sampler.features]
+        columns = [run_check(feature, draws) for feature in features]
+    expensive = sum(feature.cost >= EXPENSIVE for feature in features)
+    seconds = (time.monotonic() - began) / len(items) if expensive else 0.0
     for item, row in zip(items, zip(*columns, strict=True), strict=True):
         item.judgement = Judgement(True, features=row)
+        item.checks = ModelChecks(item.checks.texts + expensive, item.checks.seconds + seconds)
 
 
 def _weigh(items: Sequence[_Decoded]) -> None:

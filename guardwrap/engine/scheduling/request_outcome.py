@@ -157,6 +157,8 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     if state.ended == "impossible":
         if asked and state.is_ruled_out:  # by the prompt alone, whatever follows it
             return (Remedy.CONSTRAINT,)
+        if state.tally.satisfied:  # the sampler cannot return what satisfies the constraint
+            return (Remedy.CONSTRAINT, Remedy.PROMPT) if Remedy.PROMPT in ways else (Remedy.CONSTRAINT,)
         usual = [Remedy.SETTINGS] if obstacle is not None else [Remedy.TEXTS, Remedy.LENGTH]
         chosen = [*usual, *beyond, Remedy.CONSTRAINT, Remedy.PROMPT]
     else:
@@ -182,8 +184,17 @@ def _drawn_from(state: RequestState) -> tuple[Distribution, Mapping[str, Estimat
         return Distribution(Closeness.BIASED), evidence
     if not state.accepted and known.closeness in (Closeness.EXACT, Closeness.APPROXIMATE):
         return Distribution(Closeness.NOTHING), evidence
-    if request.drawing.origin != ITSELF and not request.spec.sampler.weighs:
-        return request.drawing.origin.accepted(), evidence
+    if (
+        request.drawing.origin != ITSELF
+        and not request.spec.sampler.weighs
+        and known.closeness is not Closeness.NOTHING
+    ):
+        accepted = request.drawing.origin.accepted()
+        if not request.spec.sampler.features:
+            return accepted, evidence
+        # KL(p‖g) would be to g', which attempts were drawn from.
+        figures = {name: figure for name, figure in evidence.items() if name != "kl_to_g"}
+        return Distribution(Closeness.OTHER, f"{accepted.detail}, {known.detail}"), figures
     return known, evidence
 
 
@@ -202,14 +213,14 @@ def _notes(state: RequestState, evidence: Mapping[str, Estimate | float], *, ask
         yield from state.live.notes()
     if state.order.skipped:
         yield _SKIPS.format(state.order.skipped, state.attempts)
-    if state.ended == "impossible":
+    if state.ended == "impossible" and not state.tally.satisfied:
         yield _NEVER
     if state.allowance.given_up:
         yield _GIVEN_UP.format(counted(state.allowance.given_up, "time"))
     unsure = _unsure(evidence)
     if unsure is not None:
         yield unsure
-    if request.spec.sampler.weighs and request.drawing.origin == ITSELF:
+    if request.spec.sampler.weighs and request.drawing.origin == ITSELF and not request.spec.sampler.features:
         yield _OWN.format("fewer" if "pilot_attempts" in evidence else "no more")
     # Further keys make texts longer, so they are worth a note where the token limit cost texts.
     if asked and state.tally.cut_off and len(state.accepted) < state.wanted:

@@ -366,6 +366,11 @@ class RequestState:
             return True
         return self.attempts == 1 and not judged.judgement.satisfied and self.is_ruled_out
 
+    def _never_returns(self) -> bool:
+        """Whether the sampler knows that it will return no further text."""
+        needs = self.request.spec.sampler.needs
+        return needs is not None and needs(self.sampler_state, self.wanted - len(self.accepted)) == math.inf
+
     @property
     def is_ruled_out(self) -> bool:
         """Whether the constraint is violated by the prompt alone, so that no text can satisfy it."""
@@ -457,7 +462,7 @@ class RequestState:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
             self.ended = "deterministic"
-        elif self._is_impossible(judged):
+        elif self._is_impossible(judged) or self._never_returns():
             self.ended = "impossible"
         # The limit is checked for the attempt after this one, so whether an attempt counts never depends on itself.
         elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:
