@@ -91,7 +91,9 @@ class EndpointCall(PromptReader):
 
         The server ends messages before the ``stops``.
         """
-        log_proposal = grown.log_probability if grown.token_ids else None
+        # Under truncation the server's log-probabilities are not those of the law.
+        reported = grown.token_ids and not prompt.law.settings.listed
+        log_proposal = grown.log_probability if reported else None
         draw = Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, log_proposal)
         return replace(draw, **sent_message(grown.text, finished=finished)._asdict()) if self.parses else draw
 

@@ -21,7 +21,11 @@ _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": 
 _EXTRA = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
 
 _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""The fields with which tokens are drawn from the model's own probabilities, the only ones that a server reports."""
+"""The fields with which tokens are drawn from the model's own probabilities, which a server reports."""
+
+MOST_LISTED = 20
+"""The largest ``top_k`` under which texts can be weighed: a server lists so many of the likeliest tokens (vLLM's
+``--max-logprobs`` by default), and whatever else truncates keeps some of them."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,17 @@ class EndpointSettings:
     words: str  # a description of the settings, for reports
     chat: Mapping[str, Any] = field(default_factory=dict)  # the same for chats only
     chat_extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """The request fields."""
+        return {**self.fields, **self.extra}
+
+    @property
+    def listed(self) -> int:
+        """How many of the likeliest tokens of a step a server has to list for weights; 0 if all can be drawn."""
+        top_k = int(self.sent.get("top_k", -1))
+        return top_k if 0 < top_k <= MOST_LISTED else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,12 +179,14 @@ def require_weighable_endpoint(endpoint: Endpoint, settings: EndpointSettings) -
     if "stop" in settings.fields:
         raise UsageError(f"texts cut by stop_strings cannot be weighed over an endpoint; leave them out, {else_}")
     for name, needed in _RAW.items():
-        value = {**settings.fields, **settings.extra}[name]
-        if value != needed:
-            raise UsageError(
-                f"{name}={value:g}: a server reports only the model's own probabilities, so other texts cannot be "
-                f"weighed; pass {name}={max(needed, 0):g}, {else_}"
-            )
+        value = settings.sent[name]
+        if value == needed or (settings.listed and name != "repetition_penalty"):
+            continue
+        listed = "" if name == "repetition_penalty" else f", top_k={MOST_LISTED} or less"
+        raise UsageError(
+            f"{name}={value:g}: a server reports only the model's own probabilities, so other texts cannot be "
+            f"weighed; pass {name}={max(needed, 0):g}{listed}, {else_}"
+        )
 
 
 def _whole(least: int) -> Callable[[str, Any], int]:

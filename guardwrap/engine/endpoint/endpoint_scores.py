@@ -1,4 +1,8 @@
-"""Log-weights of texts, log a(y) - log a'(y): both terms are the server's log-probabilities for given tokens."""
+"""Log-weights of texts, log a(y) - log a'(y): both terms are from the server's log-probabilities for given tokens.
+
+With ``top_k``, a server lists that many of the likeliest tokens of each step. They are all that can be drawn, so
+temperature, ``top_p`` and ``min_p`` are computed from them, as the server does when it draws.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from guardwrap.engine.endpoint.attempt_stream import NO_IDS, NO_LOGPROBS, ids_of, log_probabilities_of
 from guardwrap.engine.endpoint.endpoint_law import EndpointLaw
 from guardwrap.engine.endpoint.request_faults import patience, retried
 from guardwrap.engine.endpoint.server import Endpoint, line_to
 from guardwrap.errors import EndpointError
+from guardwrap.metrics.intervals import Floats
 from guardwrap.outcomes import Draw
 from guardwrap.samplers.protocol import finite_weight
 
@@ -23,8 +30,11 @@ precision causes a few hundredths; a temperature of 0.7 instead of 1 causes more
 MOST_KNOWN = 10_000
 """Maximum number of texts whose log-probabilities are cached, because short texts are drawn repeatedly."""
 
+_ROUNDING = 0.02
+"""How far a drawn token may be outside of what ``top_p`` (by probability) and ``min_p`` (in nats) keep, by rounding."""
+
 _T = TypeVar("_T")
-_Text = tuple[EndpointLaw, tuple[int, ...]]
+_Text = tuple[EndpointLaw, tuple[int, ...], bool]  # whether it was drawn from the law
 
 
 class EndpointWeigher:
@@ -41,6 +51,7 @@ class EndpointWeigher:
         self._prompts: WeakKeyDictionary[EndpointLaw, list[int]] = WeakKeyDictionary()
         self._known: dict[_Text, float] = {}
         self._texts, self._squares, self._shares = 0, 0.0, 0.0
+        self._listed = False  # whether weights are computed from lists of the likeliest tokens
 
     def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
         """Return a log-weight for each attempt, in nats; see ``Weigh``. This blocks until the server has answered."""
@@ -54,6 +65,8 @@ class EndpointWeigher:
     @property
     def note(self) -> str | None:
         """A sentence for the report on rounding errors; None before texts were weighed."""
+        if self._listed:
+            return "weights are computed from the server's lists of the likeliest tokens of each step"
         if not self._texts:
             return None
         return (
@@ -67,9 +80,12 @@ class EndpointWeigher:
         new = [law for law in laws if law not in self._prompts]
         for law, ids in zip(new, await _all(self._prompt(law, room) for law in new), strict=True):
             self._prompts[law] = ids
-        drawn = await self._scores([(prompt.law, draw.token_ids) for prompt, draw, _ in attempts], room)
-        self._compare([draw for _, draw, _ in attempts], drawn)
-        base = await self._scores([(prompt.target, draw.token_ids) for prompt, draw, _ in attempts], room)
+        drawn = await self._scores([(prompt.law, draw.token_ids, True) for prompt, draw, _ in attempts], room)
+        if any(law.settings.listed for law in laws):
+            self._listed = True
+        else:
+            self._compare([draw for _, draw, _ in attempts], drawn)
+        base = await self._scores([(prompt.target, draw.token_ids, False) for prompt, draw, _ in attempts], room)
         return [finite_weight(a - b) for a, b in zip(base, drawn, strict=True)]
 
     async def _scores(self, texts: Sequence[_Text], room: asyncio.Semaphore) -> list[float]:
@@ -104,24 +120,49 @@ class EndpointWeigher:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
         return ids
 
-    async def _score(self, law: EndpointLaw, new: Sequence[int], room: asyncio.Semaphore) -> float:
+    async def _score(self, law: EndpointLaw, new: Sequence[int], drawn: bool, room: asyncio.Semaphore) -> float:
         """Return the log-probability of a text's tokens after a prompt, in nats."""
         if not new:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
         ids = [*self._prompts[law], *new]
         fields = {**law.settings.fields, "model": law.model, "prompt": ids, "max_tokens": 1}
-        answer = await self._asked(law, fields, {**law.settings.extra, "prompt_logprobs": 0}, room, "/completions")
-        logprobs = getattr(_choice(answer), "prompt_logprobs", None)
-        if not isinstance(logprobs, list) or len(logprobs) != len(ids):
+        extra = {**law.settings.extra, "prompt_logprobs": law.settings.listed}
+        answer = await self._asked(law, fields, extra, room, "/completions")
+        lists = getattr(_choice(answer), "prompt_logprobs", None)
+        if not isinstance(lists, list) or len(lists) != len(ids):
             raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs"))
-        last = list(zip(logprobs, ids, strict=True))[-len(new) :]
         try:
-            steps = log_probabilities_of([step[str(token)]["logprob"] for step, token in last])
-        except (KeyError, TypeError):
-            steps = None
-        if steps is None:
-            raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs"))
-        return math.fsum(steps)
+            steps = [_listed(step, token) for step, token in zip(lists[-len(new) :], new, strict=True)]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs")) from None
+        if not law.settings.listed:
+            return math.fsum(step[0] for step in steps)
+        return math.fsum(self._truncated(law, step, drawn) for step in steps)
+
+    def _truncated(self, law: EndpointLaw, step: Floats, drawn: bool) -> float:
+        """Return the log-probability of the first of some tokens under the law's truncation, in nats.
+
+        ``step``: log-probabilities of that token and of the likeliest ones, itself among them if it is one of these.
+        """
+        sent = law.settings.sent
+        its, scores = (
+            step[0] / sent["temperature"],
+            np.sort(step[1:])[::-1][: law.settings.listed] / sent["temperature"],
+        )
+        least = scores[0] + math.log(sent["min_p"]) if sent["min_p"] else -math.inf
+        place, count = int((scores > its).sum()), int((scores >= least).sum())
+        sizes = np.exp(scores - np.logaddexp.reduce(scores[:count]))
+        above = np.cumsum(sizes) - sizes
+        count = int((above[:count] < sent["top_p"]).sum())
+        if place >= count and not drawn:
+            return -math.inf
+        by_rounding = place < len(scores) and its >= least - _ROUNDING and above[place] < sent["top_p"] + _ROUNDING
+        if place >= count and not by_rounding:
+            raise EndpointError(
+                f"{self._endpoint.base_url} draws tokens that these settings exclude, so its texts cannot be weighed; "
+                "pass sampler='rejection', or make it apply top_k, top_p and min_p"
+            )
+        return float(its - np.logaddexp.reduce(scores[: max(count, place + 1)]))
 
     async def _asked(
         self,
@@ -139,6 +180,14 @@ class EndpointWeigher:
 
         async with room:
             return await retried(once, self._endpoint, self._line, law)
+
+
+def _listed(step: Any, token: int) -> Floats:
+    """Return the log-probability of a token, followed by those of all that are listed; ValueError if one is missing."""
+    values = log_probabilities_of([step[str(token)]["logprob"], *(each["logprob"] for each in step.values())])
+    if values is None:
+        raise ValueError
+    return np.array(values)
 
 
 def _choice(answer: Any) -> Any:

@@ -185,8 +185,12 @@ class Server:
         if asked.get("return_token_ids") and "ids" in self.gives:
             (found if "messages" in asked else choice)["prompt_token_ids"] = ids
         if "prompt_logprobs" in asked and "prompt_logprobs" in self.gives:
-            steps = zip(ids[1:], scores(world, tuple(ids)), strict=True)
-            choice["prompt_logprobs"] = [None, *({str(each): {"logprob": p * self.skew}} for each, p in steps)]
+            most = asked["prompt_logprobs"]
+            lists = []
+            for token, step in zip(ids[1:], steps_of(world, tuple(ids)), strict=True):
+                likeliest = sorted(range(len(step)), key=step.__getitem__)[-most:] if most else []
+                lists.append({str(each): {"logprob": step[each] * self.skew} for each in {*likeliest, token}})
+            choice["prompt_logprobs"] = [None, *lists]
         return _plain(writer, 200, {}, found)
 
     async def _sent(self, raw: Iterable[bytes], reader: asyncio.StreamReader, writer: Any) -> bool:
@@ -277,13 +281,18 @@ def of_world(world: World) -> Callable[[str, random.Random], Text]:
     return text
 
 
-@cache
-@torch.no_grad()
 def scores(world: World, ids: tuple[int, ...]) -> list[float]:
     """Return log-probabilities of all tokens except the first, in nats."""
+    return [step[token] for step, token in zip(steps_of(world, ids), ids[1:], strict=True)]
+
+
+@cache
+@torch.no_grad()
+def steps_of(world: World, ids: tuple[int, ...]) -> list[list[float]]:
+    """Return log-probabilities of every token of the vocabulary after each beginning, in nats."""
     logits = world.model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
-    found: list[float] = logits.log_softmax(-1)[range(len(ids) - 1), list(ids[1:])].tolist()
-    return found
+    steps: list[list[float]] = logits.log_softmax(-1).tolist()
+    return steps
 
 
 def _prompt(asked: Mapping[str, Any]) -> Any:

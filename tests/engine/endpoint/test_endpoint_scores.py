@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from guardwrap import Budget, GuardedGenerator, Prompt, Regex, imh, qrs
 from guardwrap.engine.endpoint.endpoint_scores import EndpointWeigher
@@ -75,6 +79,63 @@ def test_weights_are_those_of_the_world(server, prompt, other, its):
             weight = WORLD.law()[ids] / drawn[ids]
             assert attempt.log_weight == pytest.approx(math.log(weight))
     assert server.count["scored"] <= 2 + 2 * len(drawn)  # a repeated text is not scored again
+
+
+@pytest.mark.parametrize("law", [{"temperature": 0.7, "top_k": 2}, {"temperature": 1.3, "top_k": 20}])
+def test_weights_under_truncation_are_those_of_the_world(law):
+    """A text that the user's own prompt cannot give, as top_k leaves out one of its tokens, has no weight."""
+    worlds = [replace(world, **law | {"top_k": min(law["top_k"], 3)}) for world in (WORLD, ADAPTED)]
+    with Server(of_world(worlds[0]), worlds={"table": worlds[0], "small": worlds[1]}).running() as server:
+        guarded = GuardedGenerator(endpoint(server), RULE, seed=1, adapter="small", budget=Budget(100_000))
+        ((*attempts,),) = guarded.attempts("a", 60, max_new_tokens=3, **law)
+        a, drawn = worlds[0].law(), worlds[1].law()
+        satisfied = [attempt for attempt in attempts if attempt.satisfied]
+        for attempt in satisfied:
+            ids = attempt.draw.token_ids
+            weight = math.log(a[ids] / drawn[ids]) if ids in a else -math.inf
+            assert attempt.log_weight == pytest.approx(weight)
+            assert attempt.draw.log_proposal is None
+        if law["top_k"] == 2:
+            assert {attempt.log_weight for attempt in satisfied} > {-math.inf}
+        end = WORLD.tokenizer.eos_token_id
+        gold = {(WORLD.draw(ids).text, ids[-1] == end): p for ids, p in worlds[0].gold(RULE).items()}
+        beta = max(p / drawn[ids] for ids, p in a.items() if ids in drawn)
+        (outcome,) = guarded.run("a", num_return_sequences=150, sampler=qrs(beta), max_new_tokens=3, **law)
+    reachable = {text: p for text, p in gold.items() if p > 0}
+    fits = goodness_of_fit([(draw.text, draw.finished) for draw in outcome.draws], reachable)
+    assert fits > 1e-3 or not all(ids in drawn for ids in a)
+    assert any("lists of the likeliest tokens" in note for note in outcome.report.notes)
+
+
+@pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"min_p": 0.2}, {"top_p": 0.6, "min_p": 0.1}, {}])
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_what_is_kept_is_what_the_library_keeps(settings, temperature):
+    """Against the processors of transformers, on random distributions over 12 tokens with top_k=5."""
+    chance = np.random.default_rng(0)
+    sent = {"temperature": temperature, "top_k": 5, "top_p": 1.0, "min_p": 0.0} | settings
+    law: Any = SimpleNamespace(settings=SimpleNamespace(sent=sent, listed=5))
+    weigher = EndpointWeigher.__new__(EndpointWeigher)
+    weigher._endpoint = SimpleNamespace(base_url="x")  # type: ignore[assignment]
+    outside = 0
+    for _ in range(200):
+        raw = torch.tensor(chance.normal(size=(1, 12)) * 2).log_softmax(-1)
+        scores = TemperatureLogitsWarper(temperature)(None, raw)
+        scores = MinPLogitsWarper(sent["min_p"])(None, scores) if sent["min_p"] else scores
+        scores = TopKLogitsWarper(5)(None, scores)
+        scores = TopPLogitsWarper(sent["top_p"])(None, scores) if sent["top_p"] < 1 else scores
+        expected = scores.log_softmax(-1)[0].tolist()
+        likeliest = raw[0].sort(descending=True).values[:5].tolist()
+        for token in range(12):
+            its = raw[0, token].item()
+            listed = np.array([its, *likeliest, *([its] if its < likeliest[-1] else [])])
+            assert weigher._truncated(law, listed, False) == pytest.approx(expected[token])
+            if expected[token] > -math.inf:
+                assert weigher._truncated(law, listed, True) == pytest.approx(expected[token])
+            elif its < likeliest[-1]:
+                outside += 1
+                with pytest.raises(EndpointError, match="draws tokens that these settings exclude"):
+                    weigher._truncated(law, listed, True)
+    assert outside > 100
 
 
 def test_reports_say_how_it_was_weighed(server):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TopKLogitsWarper, TopPLogitsWarper
 from vllm_server import ADAPTER, NAME, adapted, figures, in_process, serving
 
 from guardwrap import Budget, Endpoint, Grammar, GuardedGenerator, JSONSchema, Masked, Prompt, Regex, ToolCalls
@@ -93,9 +94,16 @@ def test_texts_follow_the_law_in_process(at, world):
 
 
 @torch.no_grad()
-def log_probability(model, prompt, ids):
-    logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double()
-    return float(logits.log_softmax(-1)[range(len(ids)), list(ids)].sum())
+def log_probability(model, prompt, ids, law):
+    """Return log a(y) under the settings that a user passes, by the processors of transformers."""
+    scores = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double() / law["temperature"]
+    scores = TopKLogitsWarper(law["top_k"])(None, scores) if law["top_k"] else scores
+    scores = TopPLogitsWarper(law["top_p"])(None, scores) if law["top_p"] < 1 else scores
+    return float(scores.log_softmax(-1)[range(len(ids)), list(ids)].sum())
+
+
+WHOLE = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+USUAL = {"temperature": 0.7, "top_k": 20, "top_p": 0.8}
 
 
 def ids_of(tokenizer, prompt):
@@ -106,19 +114,20 @@ def ids_of(tokenizer, prompt):
 
 @pytest.mark.parametrize("prompt", ["Tea is", CHAT], ids=["string", "chat"])
 @pytest.mark.parametrize("drawn_from", ["prompt", "adapter"])
-def test_weights_are_those_in_process(at, adapter, local, prompt, drawn_from):
+@pytest.mark.parametrize("law", [WHOLE, USUAL], ids=["whole", "truncated"])
+def test_weights_are_those_in_process(at, adapter, local, prompt, drawn_from, law):
     model, tokenizer = local
     other = {"proposal": TELL} if drawn_from == "prompt" else {"adapter": adapter}
     guarded = GuardedGenerator(at, Regex(""), sampler="qrs", seed=2, **other)
-    ((*attempts,),) = guarded.attempts([prompt], 12, temperature=1.0, max_new_tokens=16)
+    ((*attempts,),) = guarded.attempts([prompt], 12, max_new_tokens=16, **law)
     shown = TELL.apply(prompt) if drawn_from == "prompt" else prompt
     drawing = model if drawn_from == "prompt" else adapted(model)
     for attempt in attempts:
         ids = attempt.draw.token_ids
         assert (ids[-1] == tokenizer.eos_token_id) is attempt.draw.finished
-        a = log_probability(model, ids_of(tokenizer, prompt), ids)
-        drawn = log_probability(drawing, ids_of(tokenizer, shown), ids)
-        assert attempt.draw.log_proposal == pytest.approx(drawn, abs=1e-3)
+        a = log_probability(model, ids_of(tokenizer, prompt), ids, law)
+        drawn = log_probability(drawing, ids_of(tokenizer, shown), ids, law)
+        assert attempt.draw.log_proposal == (pytest.approx(drawn, abs=1e-3) if law is WHOLE else None)
         assert attempt.log_weight == pytest.approx(a - drawn, abs=1e-3)
     assert max(abs(attempt.log_weight or 0.0) for attempt in attempts) > 0.1  # so the comparison is not trivial
 
