@@ -195,8 +195,8 @@ class Trainer:
         )
 
     def digest(self, law: str) -> str:
-        """Return a digest of a law with the model, constraint, prompts, settings and seed."""
-        names = ("model", "dtype", "constraint", "prompts", "chat", "generation", "seed")
+        """Return a digest of a law with the model, constraint, prompts, fields, settings and seed."""
+        names = ("model", "dtype", "constraint", "prompts", "fields", "chat", "generation", "seed")
         return hashlib.sha256(json.dumps([*map(self._about.__getitem__, names), law]).encode()).hexdigest()
 
     def _over(self, tokens: int = 0) -> bool:

@@ -146,7 +146,7 @@ def _law_of(training: Training) -> str:
     if training.result is None:
         return f"unknown: {training.name}"
     settings = training.result.settings
-    names = ("dtype", "constraint", "prompts", "chat", "generation")
+    names = ("dtype", "constraint", "prompts", "fields", "chat", "generation")
     law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
     return json.dumps(law, sort_keys=True)
 
