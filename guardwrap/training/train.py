@@ -107,6 +107,7 @@ def train(
             tick(row)
 
         trainer = Trainer(guarded, settings, folder, log_and_tick, _following(made, follow))
+        settings = trainer.settings
         try:
             trainer.find_gold()
             trainer.run()

@@ -79,7 +79,7 @@ class Trainer:
         tick: Callable[[Row], None] = lambda row: None,
         follow: Follow = lambda stage: None,
     ) -> None:
-        self.settings: TrainingSettings = settings
+        self.settings: TrainingSettings = (settings := settings.of_constraint(guarded.constraint))
         self.folder: Path = folder
         self.follow: Follow = follow
         self._tick = tick

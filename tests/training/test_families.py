@@ -52,19 +52,41 @@ def kl(trainer: Trainer, world: World, number: int) -> float:
 def test_a_file_of_prompts_has_the_fields(tmp_path: Path) -> None:
     settings, constraint = read_settings(written(tmp_path))
     assert settings.prompts == [prompt for prompt, _ in ROWS]
+    settings = settings.of_constraint(constraint)
     assert settings.fields == [{"double": double} for _, double in ROWS]
     assert settings.held_out_prompts == [double == "ab" for _, double in ROWS], "whole constraints are held out"
     (tmp_path / "family.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: aa}\n")
     settings, constraint = read_settings(tmp_path / "train.yaml", changes={"held_out": 0.999999})
-    with pytest.raises(UsageError, match="holds out all of 9 prompts"):
+    with pytest.raises(UsageError, match="holds out all of 3 prompts"):
         Trainer(guarded_of(llama_world(), constraint), settings, tmp_path / "none")
-    assert read_settings(tmp_path / "train.yaml")[0].fields is None, "a constraint without fields takes none"
+    assert settings.of_constraint(constraint).fields is None, "a constraint without fields takes none"
     (tmp_path / "family.yaml").write_text(FAMILY)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}')
     (tmp_path / "train.yaml").write_text("model: x\nconstraint: family.yaml\nprompts: prompts.jsonl\n")
     settings, constraint = read_settings(tmp_path / "train.yaml")
     with pytest.raises(UsageError, match="has no field 'double'"):
         Trainer(guarded_of(llama_world(), constraint), settings, tmp_path / "none")
+
+
+def test_columns_that_no_rule_uses_hold_nothing_out(tmp_path: Path) -> None:
+    """Settings made in Python have all columns of the file, and a column such as "id" differs in each line."""
+    world, (_, family) = llama_world(), read_settings(written(tmp_path))
+    settings = settings_of(world, prompts=str(tmp_path / "prompts.jsonl"), held_out=0.45)
+    trainer = Trainer(guarded_of(world, family), settings, tmp_path / "family")
+    assert trainer.held_out == [double in ("bb", "ab") for _, double in ROWS]
+    trainer = Trainer(guarded_of(world), settings, tmp_path / "plain")
+    assert trainer.settings.fields is None
+    assert trainer.held_out == [prompt == "ba" for prompt, _ in ROWS]
+
+
+def test_rules_are_counted_by_default_and_in_words(tmp_path: Path) -> None:
+    few = [{"double": "aa"}] * 60
+    settings = settings_of(llama_world(), prompts=[f"p{i}" for i in range(60)], fields=few)
+    assert settings.held_out_share == 0.0, "one rule is no population, in however many prompts it occurs"
+    many = settings.model_copy(update={"fields": [{"double": f"a{i}"} for i in range(60)]})
+    assert many.held_out_share == 0.2
+    one = settings.model_copy(update={"held_out": 0.2})
+    assert one.one_side == "held_out=0.2 holds out none of 1 rule; give more, or 0"
 
 
 def test_each_prompt_has_the_g_of_its_own_constraint(tmp_path: Path) -> None:

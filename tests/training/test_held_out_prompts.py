@@ -50,7 +50,7 @@ def test_the_default_holds_out_a_fifth_of_many_prompts():
 
 @pytest.mark.parametrize(("prompts", "share", "which"), [(["a"], 0.2, "none"), (["a", "b"], 0.999999, "all")])
 def test_neither_side_may_be_empty(prompts, share, which):
-    with pytest.raises(ValueError, match=f"holds out {which} of {len(prompts)} prompts"):
+    with pytest.raises(ValueError, match=f"holds out {which} of {len(prompts)} prompt"):
         TrainingSettings(constraint="x", prompts=prompts, held_out=share)
 
 

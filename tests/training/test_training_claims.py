@@ -129,7 +129,9 @@ def test_the_page_begins_with_the_claims():
 
 def test_trainings_for_other_rules_of_a_family_have_separate_pages():
     def of(*values):
-        told = TrainingSettings(constraint="family.yaml", prompts=["a", "b"], fields=[{"word": each} for each in values])
+        told = TrainingSettings(
+            constraint="family.yaml", prompts=["a", "b"], fields=[{"word": each} for each in values]
+        )
         return Training("replay", (), Result(Path("adapter"), figures(), 100, 1000, 1.0, (), (), (), settings=told))
 
     assert len(pages_of([of("tea", "milk"), of("tea", "milk")])) == 1
