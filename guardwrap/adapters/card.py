@@ -202,18 +202,28 @@ class CardPrompts(_Frozen):
     first: list[str | list[dict[str, Any]]] = []  # the first few prompts, texts or chats, unless they are long
     digests: str = ""  # ``prompt_digest`` of each of more prompts than are in ``first``; empty on cards of version 0.1
     held_out: int = Field(default=0, ge=0)  # number of further prompts, which were only measured on
+    start: CardPrompts | None = None  # those of the adapter that the training started from, if they are others
 
     @classmethod
-    def of(cls, prompts: Sequence[Any], held_out: int = 0) -> CardPrompts:
+    def of(cls, prompts: Sequence[Any], held_out: int = 0, start: CardPrompts | None = None) -> CardPrompts:
         """Convert prompts, which are strings or lists of messages."""
         encoded = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
         digest = hashlib.sha256(json.dumps(encoded).encode()).hexdigest()
         first = [json.loads(text) for text in encoded[:SHOWN] if len(text) <= LONGEST]
         digests = " ".join(map(prompt_digest, prompts)) if len(prompts) > len(first) else ""
-        return cls(count=len(prompts), digest=digest, first=first, digests=digests, held_out=held_out)
+        start = start.start if start is not None and start.digest == digest else start
+        return cls(count=len(prompts), digest=digest, first=first, digests=digests, held_out=held_out, start=start)
 
     def has(self, prompt: Any) -> bool | None:
-        """Return whether a prompt is one of them; None if unknown, as older cards contain only the first few."""
+        """Return whether a prompt is one of them or of ``start``; None if unknown, as older cards have only a few."""
+        known = {each._names(prompt) for each in self._chain}
+        return True if True in known else None if None in known else False
+
+    @property
+    def _chain(self) -> list[CardPrompts]:
+        return [self, *(() if self.start is None else self.start._chain)]
+
+    def _names(self, prompt: Any) -> bool | None:
         if not isinstance(prompt, str) and not all(isinstance(message, dict) for message in prompt):
             return None  # token ids, which cards do not contain
         if self.digests:
@@ -321,6 +331,7 @@ def describe(
     seed: int,
     samples: int,
     held_out: int = 0,
+    start: CardPrompts | None = None,
     **others: Any,
 ) -> Card:
     """Make a card with the model's fingerprint, the constraint, the prompts' digest and the installed versions.
@@ -337,6 +348,8 @@ def describe(
         Hub id or name of the model; not a path, because the card is read on other machines.
     held_out
         Number of further prompts, which were only measured on.
+    start
+        The prompts of the adapter that the training started from, from its card; they count as trained on.
     settings, method, seed, samples, **others
         Fields of the card; see ``Card``.
     """
@@ -350,7 +363,7 @@ def describe(
         constraint=in_file,
         constraint_digest=constraint.digest,
         constraint_description=fields.pop("constraint_description", constraint.title),
-        prompts=CardPrompts.of(prompts, held_out),
+        prompts=CardPrompts.of(prompts, held_out, start),
         versions={package.__name__: str(package.__version__) for package in packages},
         **fields,
     )

@@ -307,6 +307,7 @@ def _save(
         trainer.task.guarded.constraint,
         trainer.sides(trainer.task.given)[0],
         held_out=sum(trainer.held_out),
+        start=trainer.start_prompts,
         name=settings.name or known_as(settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from guardwrap.adapters.card import fingerprint
+from guardwrap.adapters.card import CardPrompts, fingerprint
 from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
@@ -85,9 +85,11 @@ class Trainer:
         self._tick = tick
         if settings.one_side is not None:  # of prompts with fields, which are known only with the constraint
             raise UsageError(settings.one_side)
-        given = [settings.given(prompt) for prompt in settings.prompts]
-        self.task: Task = Task(guarded, given, settings.generation, settings.fields)
+        self.task: Task = Task(guarded, settings.given_prompts, settings.generation, settings.fields)
         start = None if settings.start is None else read_start(guarded.model, settings.start)
+        self.start_prompts: CardPrompts | None = None if start is None or start.card is None else start.card.prompts
+        if self.start_prompts is not None:
+            _require_held_out(settings, self.start_prompts)
         self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = self.policy.adam(settings.rate)
         self.held_out: list[bool] = settings.held_out_prompts
@@ -391,3 +393,13 @@ class Trainer:
             about["start"] = self.policy.digest()
         found: dict[str, Any] = json.loads(json.dumps({**about, "model": fingerprint(model).model_dump()}))
         return found
+
+
+def _require_held_out(settings: TrainingSettings, start: CardPrompts) -> None:
+    """Raise if the adapter that a training starts from was trained on prompts that the training holds out."""
+    held_out = [given for given, held in zip(settings.given_prompts, settings.held_out_prompts, strict=True) if held]
+    if count := list(map(start.has, held_out)).count(True):
+        raise UsageError(
+            f"start: this adapter was trained on {count} of the {len(held_out)} held-out prompts, its card says; "
+            "give held_out as in its training, or 0"
+        )

@@ -181,9 +181,14 @@ class TrainingSettings(TaskSettings):
         return usual if self.held_out is None else self.held_out
 
     @property
+    def given_prompts(self) -> list[str | list[dict[str, str]]]:
+        """The prompts in the form that ``GuardedGenerator`` accepts."""
+        return [self.given(prompt) for prompt in self.prompts]
+
+    @property
     def units(self) -> list[str]:
         """Digest of what is held out as a whole, ``[prompts]``: the values of a prompt's fields, or the prompt."""
-        keys: Sequence[Any] = self.fields or [self.given(prompt) for prompt in self.prompts]
+        keys: Sequence[Any] = self.fields or self.given_prompts
         return [prompt_digest(key) for key in keys]
 
     @property

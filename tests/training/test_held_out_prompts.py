@@ -4,11 +4,13 @@ import json
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from guardwrap.adapters import Card, Figure
+from guardwrap.adapters.card import CardPrompts
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.outcomes.blocks import Table
 from guardwrap.support.files import CARD
@@ -16,7 +18,8 @@ from guardwrap.testing import llama_world
 from guardwrap.training import TrainingSettings, read_settings, train, trainer
 from guardwrap.training.learning_curve import Row, summarise
 from guardwrap.training.policy import update
-from guardwrap.training.train import _figures
+from guardwrap.training.train import _figures, _save
+from guardwrap.training.trainer import _require_held_out
 from guardwrap.training.training_report import pages_of, read_training, training_charts
 from guardwrap.training.training_state import Buffer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
@@ -140,6 +143,32 @@ def test_both_halves_are_measured(tmp_path):
             else "the prompts that it was trained on, of which this is one"
         )
         assert f"(KL(g‖g') = {distance} nats, measured on {where})" in str(outcome.report.proposal)
+
+
+def test_an_adapter_that_knows_held_out_prompts_is_no_start(tmp_path):
+    """Otherwise figures of the held-out side would be of prompts that the adapter was trained on."""
+    world, small = llama_world(), {"samples": 200, "rounds": 1, "updates": 1, "look": 1, "final_attempts": 8}
+    whole = train(guarded_of(world), settings_of(world, prompts=PROMPTS, **small), tmp_path / "whole").folder
+    with pytest.raises(
+        UsageError, match=r"start: .* trained on 3 of the 3 held-out .*; give held_out as in its training, or 0$"
+    ):
+        trainer_of(tmp_path / "leak", prompts=PROMPTS, held_out=0.4, start=str(whole))
+    some = settings_of(world, prompts=["b", "bb"], start=str(whole), **small)
+    card = Card.read(train(guarded_of(world), some, tmp_path / "some").folder / CARD)
+    assert [card.prompts.has(prompt) for prompt in ("bb", "abab", "bbb")] == [True, True, False]
+    part = trainer_of(tmp_path / "part", prompts=PROMPTS, held_out=0.4, **small)
+    _save(part, tmp_path / "part")
+    same = trainer_of(tmp_path / "same", prompts=PROMPTS, held_out=0.4, start=str(tmp_path / "part" / "adapter"))
+    assert CardPrompts.of(part.sides(PROMPTS)[0], 3, same.start_prompts).start is None, (
+        "these prompts are known already"
+    )
+
+
+def test_the_example_that_starts_from_a_shipped_adapter_holds_out_what_it_did():
+    folder = Path(__file__).parents[2] / "examples" / "training"
+    settings, _ = read_settings(folder / "json-many.yaml")
+    _require_held_out(settings, Card.read(Path(settings.start) / CARD).prompts)
+    assert 0 < sum(settings.held_out_prompts) < 100
 
 
 def test_a_prompt_with_few_accepted_draws_has_no_kl():
