@@ -201,23 +201,44 @@ class CardPrompts(_Frozen):
     digest: str  # SHA-256 of all prompts, as JSON
     first: list[str | list[dict[str, Any]]] = []  # the first few prompts, texts or chats, unless they are long
     digests: str = ""  # ``prompt_digest`` of each of more prompts than are in ``first``; empty on cards of version 0.1
+    rules: str = ""  # ``prompt_digest`` of the different values of the fields, of an adapter for a family
     held_out: int = Field(default=0, ge=0)  # number of further prompts, which were only measured on
     start: CardPrompts | None = None  # those of the adapter that the training started from, if they are others
 
     @classmethod
-    def of(cls, prompts: Sequence[Any], held_out: int = 0, start: CardPrompts | None = None) -> CardPrompts:
-        """Convert prompts, which are strings or lists of messages."""
+    def of(
+        cls,
+        prompts: Sequence[Any],
+        held_out: int = 0,
+        start: CardPrompts | None = None,
+        rules: Sequence[Mapping[str, Any]] = (),
+    ) -> CardPrompts:
+        """Convert prompts, which are strings or lists of messages, and the values of the fields at each."""
         encoded = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
         digest = hashlib.sha256(json.dumps(encoded).encode()).hexdigest()
         first = [json.loads(text) for text in encoded[:SHOWN] if len(text) <= LONGEST]
         digests = " ".join(map(prompt_digest, prompts)) if len(prompts) > len(first) else ""
-        start = start.start if start is not None and start.digest == digest else start
-        return cls(count=len(prompts), digest=digest, first=first, digests=digests, held_out=held_out, start=start)
+        of_rules = " ".join(dict.fromkeys(map(prompt_digest, rules)))
+        start = start.start if start is not None and (start.digest, start.rules) == (digest, of_rules) else start
+        return cls(
+            count=len(prompts),
+            digest=digest,
+            first=first,
+            digests=digests,
+            rules=of_rules,
+            held_out=held_out,
+            start=start,
+        )
 
     def has(self, prompt: Any) -> bool | None:
         """Return whether a prompt is one of them or of ``start``; None if unknown, as older cards have only a few."""
         known = {each._names(prompt) for each in self._chain}
         return True if True in known else None if None in known else False
+
+    def has_rule(self, values: Mapping[str, Any]) -> bool | None:
+        """Return whether the fields had these values at one of them or of ``start``; None if that is unknown."""
+        known = [prompt_digest(values) in each.rules for each in self._chain if each.rules]
+        return any(known) if known else None
 
     @property
     def _chain(self) -> list[CardPrompts]:
@@ -332,6 +353,7 @@ def describe(
     samples: int,
     held_out: int = 0,
     start: CardPrompts | None = None,
+    rules: Sequence[Mapping[str, Any]] = (),
     **others: Any,
 ) -> Card:
     """Make a card with the model's fingerprint, the constraint, the prompts' digest and the installed versions.
@@ -350,6 +372,8 @@ def describe(
         Number of further prompts, which were only measured on.
     start
         The prompts of the adapter that the training started from, from its card; they count as trained on.
+    rules
+        The values of the constraint's fields at each prompt, of an adapter for a family.
     settings, method, seed, samples, **others
         Fields of the card; see ``Card``.
     """
@@ -363,7 +387,7 @@ def describe(
         constraint=in_file,
         constraint_digest=constraint.digest,
         constraint_description=fields.pop("constraint_description", constraint.title),
-        prompts=CardPrompts.of(prompts, held_out, start),
+        prompts=CardPrompts.of(prompts, held_out, start, rules),
         versions={package.__name__: str(package.__version__) for package in packages},
         **fields,
     )

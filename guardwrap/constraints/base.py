@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -46,6 +46,7 @@ class Constraint(ABC):
     any_kind: ClassVar[Callable[[Any], Any]]
 
     family: str | None = None  # the digest of the template that it was filled from; None for none
+    filled_with: Mapping[str, Any] | None = None  # the values of the template's fields
 
     cost: ClassVar[int] = 0
     """How expensive a check is, as a rank. ``All`` judges low ranks first and passes only the survivors to the next."""

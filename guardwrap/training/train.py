@@ -180,10 +180,18 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         others, remarks = _figures(unseen, gold_of[1], population=True)
         figures |= {f"unseen_{name}": figure for name, figure in others.items()}
         notes += [f"on {len(unseen)} prompts that were not trained on: {remark}" for remark in remarks]
-        rates = trainer.sides(list(zip(drawn.accepted, settings.prompts, strict=True)))[1]
-        worst = ", ".join(f"{count} for {short(prompt)}" for count, prompt in sorted(rates)[:_WORST])
+        rates = trainer.sides(list(zip(drawn.accepted, _named(settings), strict=True)))[1]
+        worst = ", ".join(f"{count} for {name}" for count, name in sorted(rates)[:_WORST])
         notes.append(f"of these, the fewest accepted texts of {attempts}: {worst}")
     return figures, _warnings(trainer, drawn, weights), notes
+
+
+def _named(settings: TrainingSettings) -> list[str]:
+    """Return each prompt in short, with the values of the constraint's fields."""
+    rows = settings.fields or [{}] * len(settings.prompts)
+    of_rules = [", ".join(f"{name}={short(value)}" for name, value in row.items()) for row in rows]
+    named = zip(map(short, settings.prompts), of_rules, strict=True)
+    return [f"{prompt} ({of_rule})" if of_rule else prompt for prompt, of_rule in named]
 
 
 Ratios = tuple[Floats, tuple[int, int]]
@@ -308,6 +316,7 @@ def _save(
         trainer.sides(trainer.task.given)[0],
         held_out=sum(trainer.held_out),
         start=trainer.start_prompts,
+        rules=trainer.sides(settings.fields)[0] if settings.fields else (),
         name=settings.name or known_as(settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",

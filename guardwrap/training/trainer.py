@@ -397,9 +397,10 @@ class Trainer:
 
 def _require_held_out(settings: TrainingSettings, start: CardPrompts) -> None:
     """Raise if the adapter that a training starts from was trained on prompts that the training holds out."""
-    held_out = [given for given, held in zip(settings.given_prompts, settings.held_out_prompts, strict=True) if held]
-    if count := list(map(start.has, held_out)).count(True):
+    known = [start.has_rule(each) for each in settings.fields or ()] or list(map(start.has, settings.given_prompts))
+    trained_on = [each is True for each, held in zip(known, settings.held_out_prompts, strict=True) if held]
+    if any(trained_on):
         raise UsageError(
-            f"start: this adapter was trained on {count} of the {len(held_out)} held-out prompts, its card says; "
-            "give held_out as in its training, or 0"
+            f"start: this adapter was trained on {sum(trained_on)} of the {len(trained_on)} held-out prompts, its card "
+            "says; give held_out as in its training, or 0"
         )

@@ -122,6 +122,13 @@ def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
     trained = train(guarded_of(world, constraint), small, tmp_path / "results")
     card = Card.read(trained.folder / CARD)
     assert (card.fields, card.constraint_digest) == (["double"], constraint.digest)
+    assert [card.prompts.has_rule({"double": each}) for each in ("aa", "bb", "ab")] == [True, True, False]
+    (fewest,) = (note for note in trained.remarks if "fewest accepted texts" in note)
+    assert all(f"for {prompt!r} (double='ab')" in fewest for prompt in ("a", "b", "ba"))
+    rules = [{"double": "aa"}, {"double": "bb"}]
+    leak = settings_of(world, prompts=["b", "ab"], fields=rules, held_out=0.2, start=str(trained.folder))
+    with pytest.raises(UsageError, match="trained on 1 of the 1 held-out prompts"):
+        Trainer(guarded_of(world, constraint), leak, tmp_path / "leak")
     text = (trained.folder / "README.md").read_text()
     assert "fields:\n- double\n" in text
     assert "fields={'double': '...'}" in text

@@ -152,11 +152,13 @@ def _filled(template: ConstraintTemplate, values: str) -> Constraint:
     """Fill a template with values in JSON, which keeps 1, 1.0, true and "1" apart."""
     with reading(template.path):
         try:
-            data = template._inserted(template.data, json.loads(values))
+            filled_with = json.loads(values)
+            data = template._inserted(template.data, filled_with)
             constraint = read_constraint(data, allow_code=template.allow_code)
         except Invalid as invalid:
             raise template.source.error(("constraint", *invalid.location), invalid.problem) from None
     object.__setattr__(constraint, "family", template.digest)
+    object.__setattr__(constraint, "filled_with", filled_with)
     return constraint
 
 
