@@ -23,7 +23,7 @@ from guardwrap.metrics.weights import kong
 from guardwrap.outcomes import Estimate
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
-from guardwrap.training.learning_curve import Follow, Meter, Row, summarise, warnings_of, write_curve
+from guardwrap.training.learning_curve import Follow, Meter, Row, Units, summarise, warnings_of, write_curve
 from guardwrap.training.mixture import Mixture, reserved
 from guardwrap.training.policy import Policy, read_start, require_number, update
 from guardwrap.training.rounds import BASE, POLICY, Drawn, Gold, Round, continued, draw_round, rounds
@@ -93,6 +93,8 @@ class Trainer:
         self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = self.policy.adam(settings.rate)
         self.held_out: list[bool] = settings.held_out_prompts
+        # The unit of each prompt of both sides, for intervals for units like these; None for these prompts.
+        self.units: tuple[Units, Units] = self.sides(settings.units) if any(self.held_out) else (None, None)
         buffer = Buffer(self._prompts, self.held_out if any(self.held_out) else [])
         self.state: State = State(buffer, partition=[0.0] * self._prompts)
         self.gold: Gold | None = None
@@ -222,9 +224,9 @@ class Trainer:
         """
         state, first, law = self.state, drawn[0], planned.draws[0][0]
         seen, unseen = self.sides(first.accepted)
-        rate = rate_over(seen, first.attempts, population=bool(unseen))
+        rate = rate_over(seen, first.attempts, self.units[0])
         row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(seen))
-        row.unseen_acceptance = rate_over(unseen, first.attempts, population=True) if unseen else None
+        row.unseen_acceptance = rate_over(unseen, first.attempts, self.units[1]) if unseen else None
         if planned.learn == "sft":
             for each in drawn:
                 state.buffer.extend(each.samples, 0, [0.0] * len(each.samples), [])
@@ -241,7 +243,7 @@ class Trainer:
             for sample, ratio in zip(first.samples, ratios, strict=True):
                 state.partition[sample.prompt] += math.exp(ratio)
             row.mixture = float(np.mean(state.partition)) / state.counted
-        summarise(row, *self.sides(first.log_weights(ratios)))
+        summarise(row, *self.sides(first.log_weights(ratios)), self.units)
         return row, ratios
 
     # Learning

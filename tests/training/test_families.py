@@ -132,7 +132,9 @@ def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
     text = (trained.folder / "README.md").read_text()
     assert "fields:\n- double\n" in text
     assert "fields={'double': '...'}" in text
-    assert card.figures.unseen_acceptance_after is not None
+    one_rule = card.figures.unseen_acceptance_after
+    assert one_rule is not None
+    assert (one_rule.low, one_rule.high) == (0.0, 1.0), "three prompts of one rule say nothing of other rules"
     options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": world.max_new_tokens, "seed": 1}
     guarded = GuardedGenerator(world.model, tmp_path / "family.yaml", tokenizer=world.tokenizer, adapter=trained.folder)
     outcomes = guarded.run(["a", "b"], fields=[{"double": "ba"}, {"double": "bb"}], **options)

@@ -12,6 +12,7 @@ import pytest
 from guardwrap.adapters import Card, Figure
 from guardwrap.adapters.card import CardPrompts
 from guardwrap.errors import SpecError, UsageError
+from guardwrap.metrics.intervals import rate_over
 from guardwrap.outcomes.blocks import Table
 from guardwrap.support.files import CARD
 from guardwrap.testing import llama_world
@@ -174,17 +175,36 @@ def test_the_example_that_starts_from_a_shipped_adapter_holds_out_what_it_did():
 def test_a_prompt_with_few_accepted_draws_has_no_kl():
     """From a single accepted draw KL(g‖g') would be 0, and over many prompts with a narrow interval."""
     few = [np.array([-1.0 - i, *[-math.inf] * 7]) for i in range(50)]
-    figures, notes = _figures(few, (), population=True)
+    figures, notes = _figures(few, (), [f"{i}" for i in range(50)])
     assert figures.keys() == {"acceptance_after"}
     assert notes == ["KL is unknown: no prompt has 8 accepted draws among 8; raise final_attempts"]
     rng = np.random.default_rng(0)
-    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), population=True)
+    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), [f"{i}" for i in range(90)])
     assert notes[0] == "KL is a mean over the 40 of 90 prompts with 8 accepted draws or more"
     assert figures["kl_gold_guarded"].low < 0.32 < figures["kl_gold_guarded"].high
     assert figures["acceptance_after"].low < (50 / 8 + 40) / 90 < figures["acceptance_after"].high
     row = Row(0, "policy", 0, 0, 0.0, figures["acceptance_after"], 0)
-    summarise(row, few, few)
+    summarise(row, few, few, [[f"{i}" for i in range(50)]] * 2)
     assert (row.kl, row.unseen_kl) == (None, None)
+
+
+@pytest.mark.parametrize(("rules", "prompts"), [(20, 10), (10, 20)])
+def test_the_prompts_of_one_rule_are_not_independent(rules, prompts):
+    """Of whole rules that are held out, the interval is for rules like these; negative control: for prompts."""
+    rng, covered = np.random.default_rng(1), np.zeros(2)
+    of_rules = np.repeat(np.arange(rules), prompts)
+    for _ in range(400):
+        rates = rng.beta(1, 1, rules)[of_rules]  # mean 0.5 over all rules
+        accepted = rng.binomial(10, rates).tolist()
+        intervals = rate_over(accepted, 10, of_rules.tolist()), rate_over(accepted, 10, range(len(accepted)))
+        covered += [each.low <= 0.5 <= each.high for each in intervals]
+    assert covered[0] >= 0.91 * 400
+    assert covered[1] < 0.6 * 400
+    row = Row(0, "policy", 0, 0, 0.0, intervals[0], 0)
+    kls = [rng.normal(-1.0, spread, 20) for spread in (0.1, 0.1, 1.0, 1.0)]
+    summarise(row, kls, kls, [["a", "a", "b", "b"], ["a", "a", "a", "a"]])
+    assert row.kl.high > row.kl.value + 1, "two rules"
+    assert (row.unseen_kl.low, row.unseen_kl.high) == (-math.inf, math.inf), "one rule says nothing of others"
 
 
 FILES = [
