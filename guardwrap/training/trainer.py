@@ -86,6 +86,8 @@ class Trainer:
         if settings.one_side is not None:  # of prompts with fields, which are known only with the constraint
             raise UsageError(settings.one_side)
         self.task: Task = Task(guarded, settings.given_prompts, settings.generation, settings.fields)
+        if settings.fields and "twisted" in settings.hints:
+            raise UsageError("hints: twisted is for one rule, and here each prompt has its own; give masked instead")
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.start_prompts: CardPrompts | None = None if start is None or start.card is None else start.card.prompts
         if self.start_prompts is not None:

@@ -89,6 +89,13 @@ def test_rules_are_counted_by_default_and_in_words(tmp_path: Path) -> None:
     assert one.one_side == "held_out=0.2 holds out none of 1 rule; give more, or 0"
 
 
+def test_a_twist_for_several_rules_is_refused(tmp_path: Path) -> None:
+    """A twist is learned for one rule: of several, the samples silently came from a mask."""
+    with pytest.raises(UsageError, match=r"hints: twisted is for one rule, .*; give masked instead$"):
+        trainer_of(tmp_path, llama_world(), hints=["twisted"])
+    trainer_of(tmp_path, llama_world(), hints=["masked"])
+
+
 def test_each_prompt_has_the_g_of_its_own_constraint(tmp_path: Path) -> None:
     """Weighted samples give each text of each prompt its share of g, and learning from them lowers KL(g‖π)."""
     world = llama_world()
