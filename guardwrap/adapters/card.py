@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import guardwrap
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.files.template import ConstraintTemplate
+from guardwrap.constraints.files.template import ConstraintTemplate, names_of_fields
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import AdapterError, SpecError
 from guardwrap.outcomes import Estimate
@@ -271,9 +271,9 @@ class Card(_Frozen):
     base
         The model.
     constraint
-        The ``constraint`` field of a constraint file; None if the constraint exists only in Python.
+        The ``constraint`` field of a constraint file; None if no single file has the constraint, as in Python.
     fields
-        The ``fields`` of that file, if the adapter is for whatever constraint is filled from it.
+        The names of the constraint's fields, if the adapter is for whatever constraint is filled from it.
     constraint_digest
         SHA-256 of the constraint's canonical form.
     constraint_description
@@ -379,8 +379,15 @@ def describe(
     """
     in_file: Any = None if any(part.in_memory for part in walk(constraint)) else constraint.spec()
     if isinstance(constraint, ConstraintTemplate):
-        in_file, others = constraint.data, {**others, "fields": list(constraint.names)}
-    fields = {"settings": dict(settings), "method": method, "seed": seed, "samples": samples, **others}
+        in_file = constraint.data
+    fields = {
+        "fields": list(names_of_fields(constraint)),
+        "settings": dict(settings),
+        "method": method,
+        "seed": seed,
+        "samples": samples,
+        **others,
+    }
     packages = (guardwrap, torch, transformers, peft)
     return Card(
         base=Base(name=name, fingerprint=fingerprint(model)),

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap import GuardedGenerator, Keyword
+from guardwrap import GuardedGenerator, Keyword, Length
 from guardwrap.adapters import Card
 from guardwrap.constraints import load
+from guardwrap.constraints.files.file_fields import demands
+from guardwrap.constraints.files.template import ConstraintTemplate
 from guardwrap.errors import AdapterMismatch, UsageError
 from guardwrap.support.files import CARD
 from guardwrap.testing import World, llama_world
 from guardwrap.training import read_settings, train
 from guardwrap.training.task import Sample
+from guardwrap.training.train import _save
 from guardwrap.training.trainer import Trainer
 from tests.training.fixtures_training import guarded_of, settings_of
 
@@ -156,3 +159,24 @@ def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
     for wrong in (other, tmp_path / "other.yaml", Keyword("ba")):
         with pytest.raises(AdapterMismatch, match="another constraint"):
             GuardedGenerator(world.model, wrong, tokenizer=world.tokenizer, adapter=trained.folder)
+
+
+def test_its_adapter_is_for_members_of_several_rules(tmp_path: Path) -> None:
+    """A member of two rules is merged with a third one, and rules beside a family's file are part of the family."""
+    world = llama_world()
+    (tmp_path / "family.yaml").write_text(FAMILY)
+    pair = "guardwrap: 1\nfields: [double]\nconstraint: [{kind: regex, pattern: '{double}'}, {kind: length, max: 90}]\n"
+    (tmp_path / "pair.yaml").write_text(pair)
+    two, listed = load(tmp_path / "pair.yaml").constraint, [tmp_path / "family.yaml", Length(max=50)]
+    options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": world.max_new_tokens, "seed": 1}
+    known, stricter = "is not known: its card does not say", "a weaker constraint"
+    cases = [(two, two, known), (two, [two, Length(max=50)], stricter), (listed, listed, known)]
+    for i, (trained_for, rules, said) in enumerate(cases):
+        settings = settings_of(world, fields=[{"double": "aa"}])
+        folder = _save(Trainer(guarded_of(world, trained_for), settings, tmp_path / "none"), tmp_path / str(i))
+        assert Card.read(folder / CARD).fields == ["double"]
+        guarded = GuardedGenerator(world.model, rules, tokenizer=world.tokenizer, adapter=folder)
+        assert said in guarded.run("a", fields={"double": "bb"}, **options)[0].report.drawn_from
+    assert isinstance(two, ConstraintTemplate)
+    assert demands(two.filled({"double": "aa"}) & Length(max=50) & Length(min=1), two.digest)
+    assert not demands(two.filled({"double": "aa"}) | Length(max=50), two.digest)
