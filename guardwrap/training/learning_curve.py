@@ -102,7 +102,7 @@ class Row(Strict):
     held_out
         KL(g‖π) after learning, in nats, from held-out weighted samples.
     kl_gold
-        KL(g‖π) after learning, in nats, from draws of g.
+        KL(g‖π) after learning, in nats, from draws of g, on the prompts that are trained on.
     updates
         Number of updates of the policy in this round.
     warnings

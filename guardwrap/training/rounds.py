@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
-from guardwrap.metrics.intervals import Floats, mean_of
+from guardwrap.metrics.intervals import Floats
 from guardwrap.outcomes import Estimate
 from guardwrap.samplers import Attempt, from_row, to_row
 from guardwrap.support.files import write_whole
 from guardwrap.training import shards
-from guardwrap.training.learning_curve import Follow, Meter
+from guardwrap.training.learning_curve import Follow, Meter, Units, mean_over
 from guardwrap.training.task import Sample, Task
 from guardwrap.training.training_settings import TrainingSettings
 
@@ -233,11 +233,16 @@ class Gold:
         drawn = draw_round(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
         return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
 
-    def kl(self, log_policy: Sequence[float]) -> Estimate | None:
-        """Return KL(g‖π) in nats as a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
-        if min(self.drawn.accepted) < 2:
+    def kl(self, log_policy: Sequence[float], held_out: Sequence[bool] = (), units: Units = None) -> Estimate | None:
+        """Return KL(g‖π) in nats as a mean over prompts, or None if a prompt has fewer than 2 draws of g.
+
+        ``held_out``: whether each prompt is left out; empty for none. ``units``: as for ``mean_over``, of the others.
+        """
+        held = held_out or [False] * self.drawn.prompts
+        ratios = [each for each, unseen in zip(self.log_ratios(log_policy), held, strict=True) if not unseen]
+        if min(count for _, (count, _) in ratios) < 2:
             return None
-        return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy)])
+        return mean_over({i: kl_gold_proposal_from_gold(*each) for i, each in enumerate(ratios)}, units)
 
     def log_ratios(self, log_policy: Sequence[float]) -> list[tuple[Floats, tuple[int, int]]]:
         """Return for each prompt log a/π of its draws of g, in nats, and the numbers of draws and of attempts."""

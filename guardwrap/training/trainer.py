@@ -343,10 +343,11 @@ class Trainer:
         self.policy.load_state_dict(chosen)
 
     def kl_on_gold(self) -> Estimate | None:
-        """Return KL(g‖π) in nats from draws of g, or None if there are too few."""
+        """Return KL(g‖π) in nats from draws of g, on prompts that are trained on, or None if there are too few."""
         if self.gold is None:
             return None
-        return self.gold.kl(self.task.log_probabilities(self.policy.model, self.gold.drawn.samples))
+        log_policy = self.task.log_probabilities(self.policy.model, self.gold.drawn.samples)
+        return self.gold.kl(log_policy, self.held_out, self.units[0])
 
     # Checkpoints
 

@@ -12,7 +12,9 @@ import pytest
 from guardwrap.adapters import Card, Figure
 from guardwrap.adapters.card import CardPrompts
 from guardwrap.errors import SpecError, UsageError
+from guardwrap.metrics import kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import rate_over
+from guardwrap.outcomes import Estimate
 from guardwrap.outcomes.blocks import Table
 from guardwrap.support.files import CARD
 from guardwrap.testing import llama_world
@@ -21,7 +23,7 @@ from guardwrap.training.learning_curve import Row, summarise
 from guardwrap.training.policy import update
 from guardwrap.training.train import _figures, _save
 from guardwrap.training.trainer import _require_held_out
-from guardwrap.training.training_report import pages_of, read_training, training_charts
+from guardwrap.training.training_report import Training, pages_of, read_training, training_charts
 from guardwrap.training.training_state import Buffer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
@@ -205,6 +207,22 @@ def test_the_prompts_of_one_rule_are_not_independent(rules, prompts):
     summarise(row, kls, kls, [["a", "a", "b", "b"], ["a", "a", "a", "a"]])
     assert row.kl.high > row.kl.value + 1, "two rules"
     assert (row.unseen_kl.low, row.unseen_kl.high) == (-math.inf, math.inf), "one rule says nothing of others"
+
+
+def test_each_curve_of_kl_is_of_one_side(tmp_path):
+    """On draws of g of the prompts that are trained on, and by weights of each side."""
+    training = trainer_of(tmp_path, prompts=PROMPTS, held_out=0.4, gold_attempts=1600)
+    training.find_gold()
+    log_policy = training.task.log_probabilities(training.policy.model, training.gold.drawn.samples)
+    seen = training.sides(training.gold.log_ratios(log_policy))[0]
+    mean = np.mean([kl_gold_proposal_from_gold(*each).value for each in seen])
+    assert training.kl_on_gold().value == pytest.approx(mean)
+    low, high = Estimate(1.0, 0.5, 1.5), Estimate(2.0, 1.5, 2.5)
+    row = Row(0, "policy", 100, 100, 1.0, Estimate(0.5, 0.4, 0.6), 50, kl=low, unseen_kl=high)
+    curves = {
+        curve.name: curve.points[0].y for curve in training_charts([Training("mine", [row], None)])["curve"].series
+    }
+    assert curves == {"mine (by weights)": low, "mine, held-out prompts (by weights)": high}
 
 
 FILES = [
