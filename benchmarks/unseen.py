@@ -48,7 +48,7 @@ def main() -> None:
         drawn = guarded.attempts(chats, options.attempts, weigh=weighed, seed=options.seed, **LAW, **WAYS[name])
         seconds = time.process_time() - began
         counts[name] = [sum(attempt.satisfied for attempt in attempts) for attempts in drawn]
-        rate = rate_over(counts[name], options.attempts, population=True)
+        rate = rate_over(counts[name], options.attempts, range(len(counts[name])))
         worth = ""
         if weighed:
             weights = [[attempt.log_weight or 0.0 for attempt in attempts if attempt.satisfied] for attempts in drawn]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import guardwrap
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.files.template import ConstraintTemplate
+from guardwrap.constraints.files.template import ConstraintTemplate, names_of_fields
 from guardwrap.engine.model_weights import is_quantised
 from guardwrap.errors import AdapterError, SpecError
 from guardwrap.outcomes import Estimate
@@ -201,19 +201,50 @@ class CardPrompts(_Frozen):
     digest: str  # SHA-256 of all prompts, as JSON
     first: list[str | list[dict[str, Any]]] = []  # the first few prompts, texts or chats, unless they are long
     digests: str = ""  # ``prompt_digest`` of each of more prompts than are in ``first``; empty on cards of version 0.1
+    rules: str = ""  # ``prompt_digest`` of the different values of the fields, of an adapter for a family
     held_out: int = Field(default=0, ge=0)  # number of further prompts, which were only measured on
+    start: CardPrompts | None = None  # those of the adapter that the training started from, if they are others
 
     @classmethod
-    def of(cls, prompts: Sequence[Any], held_out: int = 0) -> CardPrompts:
-        """Convert prompts, which are strings or lists of messages."""
+    def of(
+        cls,
+        prompts: Sequence[Any],
+        held_out: int = 0,
+        start: CardPrompts | None = None,
+        rules: Sequence[Mapping[str, Any]] = (),
+    ) -> CardPrompts:
+        """Convert prompts, which are strings or lists of messages, and the values of the fields at each."""
         encoded = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
         digest = hashlib.sha256(json.dumps(encoded).encode()).hexdigest()
         first = [json.loads(text) for text in encoded[:SHOWN] if len(text) <= LONGEST]
         digests = " ".join(map(prompt_digest, prompts)) if len(prompts) > len(first) else ""
-        return cls(count=len(prompts), digest=digest, first=first, digests=digests, held_out=held_out)
+        of_rules = " ".join(dict.fromkeys(map(prompt_digest, rules)))
+        start = start.start if start is not None and (start.digest, start.rules) == (digest, of_rules) else start
+        return cls(
+            count=len(prompts),
+            digest=digest,
+            first=first,
+            digests=digests,
+            rules=of_rules,
+            held_out=held_out,
+            start=start,
+        )
 
     def has(self, prompt: Any) -> bool | None:
-        """Return whether a prompt is one of them; None if unknown, as older cards contain only the first few."""
+        """Return whether a prompt is one of them or of ``start``; None if unknown, as older cards have only a few."""
+        known = {each._names(prompt) for each in self._chain}
+        return True if True in known else None if None in known else False
+
+    def has_rule(self, values: Mapping[str, Any]) -> bool | None:
+        """Return whether the fields had these values at one of them or of ``start``; None if that is unknown."""
+        known = [prompt_digest(values) in each.rules for each in self._chain if each.rules]
+        return any(known) if known else None
+
+    @property
+    def _chain(self) -> list[CardPrompts]:
+        return [self, *(() if self.start is None else self.start._chain)]
+
+    def _names(self, prompt: Any) -> bool | None:
         if not isinstance(prompt, str) and not all(isinstance(message, dict) for message in prompt):
             return None  # token ids, which cards do not contain
         if self.digests:
@@ -240,9 +271,9 @@ class Card(_Frozen):
     base
         The model.
     constraint
-        The ``constraint`` field of a constraint file; None if the constraint exists only in Python.
+        The ``constraint`` field of a constraint file; None if no single file has the constraint, as in Python.
     fields
-        The ``fields`` of that file, if the adapter is for whatever constraint is filled from it.
+        The names of the constraint's fields, if the adapter is for whatever constraint is filled from it.
     constraint_digest
         SHA-256 of the constraint's canonical form.
     constraint_description
@@ -321,6 +352,8 @@ def describe(
     seed: int,
     samples: int,
     held_out: int = 0,
+    start: CardPrompts | None = None,
+    rules: Sequence[Mapping[str, Any]] = (),
     **others: Any,
 ) -> Card:
     """Make a card with the model's fingerprint, the constraint, the prompts' digest and the installed versions.
@@ -337,20 +370,31 @@ def describe(
         Hub id or name of the model; not a path, because the card is read on other machines.
     held_out
         Number of further prompts, which were only measured on.
+    start
+        The prompts of the adapter that the training started from, from its card; they count as trained on.
+    rules
+        The values of the constraint's fields at each prompt, of an adapter for a family.
     settings, method, seed, samples, **others
         Fields of the card; see ``Card``.
     """
     in_file: Any = None if any(part.in_memory for part in walk(constraint)) else constraint.spec()
     if isinstance(constraint, ConstraintTemplate):
-        in_file, others = constraint.data, {**others, "fields": list(constraint.names)}
-    fields = {"settings": dict(settings), "method": method, "seed": seed, "samples": samples, **others}
+        in_file = constraint.data
+    fields = {
+        "fields": list(names_of_fields(constraint)),
+        "settings": dict(settings),
+        "method": method,
+        "seed": seed,
+        "samples": samples,
+        **others,
+    }
     packages = (guardwrap, torch, transformers, peft)
     return Card(
         base=Base(name=name, fingerprint=fingerprint(model)),
         constraint=in_file,
         constraint_digest=constraint.digest,
         constraint_description=fields.pop("constraint_description", constraint.title),
-        prompts=CardPrompts.of(prompts, held_out),
+        prompts=CardPrompts.of(prompts, held_out, start, rules),
         versions={package.__name__: str(package.__version__) for package in packages},
         **fields,
     )

@@ -78,18 +78,27 @@ class Loaded:
         why = self._why_unknown(constraint)
         if why is not None or self.card is None or self.card.figures.kl_gold_guarded is None:
             return f"the adapter {self.name!r} (KL(g‖g') is not known: {why or 'its card does not say'})"
-        there = True if prompt is None else self.card.prompts.has(prompt)
+        there = self._trained_on(self.card, constraint, prompt)
+        what = "prompts and rules" if self.card.fields else "prompts"
         figure, unseen = self.card.figures.kl_gold_guarded, self.card.figures.unseen_kl_gold_guarded
-        if unseen is None or prompt is None:
+        if unseen is None or (prompt is None and there):
             where = {True: "", False: ", of which this is none", None: ", of which this is perhaps none"}[there]
-            where = f"its card's prompts{where}"
+            where = f"its card's {what}{where}"
         elif there:
-            where = "the prompts that it was trained on, of which this is one"
+            where = f"the {what} that it was trained on, of which this is one"
         else:
             figure, this = unseen, "this is none" if there is False else "this is perhaps none"
-            where = f"prompts like those that it was trained on, of which {this}"
+            where = f"{what} like those that it was trained on, of which {this}"
         where += "".join(f", {each}" for each in differs)
         return f"the adapter {self.name!r} (KL(g‖g') = {figure.estimate} nats, measured on {where})"
+
+    @staticmethod
+    def _trained_on(card: Card, constraint: Constraint, prompt: Any) -> bool | None:
+        """Return whether it was trained on a prompt, under these values of a family's fields; None if unknown."""
+        known = [] if prompt is None else [card.prompts.has(prompt)]
+        if card.fields and constraint.filled_with is not None:
+            known.append(card.prompts.has_rule(constraint.filled_with))
+        return False if False in known else None if None in known else True
 
     def _why_unknown(self, constraint: Constraint) -> str | None:
         """Return why what the card says of the distance to g does not hold here, in words; None if it does."""

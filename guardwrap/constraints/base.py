@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -46,6 +46,8 @@ class Constraint(ABC):
     any_kind: ClassVar[Callable[[Any], Any]]
 
     family: str | None = None  # the digest of the template that it was filled from; None for none
+    filled_with: Mapping[str, Any] | None = None  # the values of the template's fields
+    merged: tuple[Constraint, ...] = ()  # what was filled from a template and merged into this combination
 
     cost: ClassVar[int] = 0
     """How expensive a check is, as a rank. ``All`` judges low ranks first and passes only the survivors to the next."""
@@ -417,11 +419,17 @@ class Combination(Constraint):
         if not all(isinstance(part, Constraint) for part in parts):
             raise ConstraintError(f"{name} takes a sequence of constraints, e.g. {name}([a, b])")
         flat: list[Constraint] = []
+        merged: list[Constraint] = []
         for part in parts:
-            flat += part.of if type(part) is type(self) and part.name is None else [part]
+            if type(part) is type(self) and part.name is None:
+                flat += part.of
+                merged += [part] if part.family else part.merged
+            else:
+                flat.append(part)
         if not flat:
             raise ConstraintError(f"{name} needs at least one constraint")
         object.__setattr__(self, "of", tuple(flat))
+        object.__setattr__(self, "merged", tuple(merged))
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]

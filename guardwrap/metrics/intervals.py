@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,6 +104,17 @@ def mean_of(figures: Sequence[Estimate]) -> Estimate:
     return Estimate(*(value / len(figures) for value in sum_of(figures)))
 
 
+def mean_over_units(values: Sequence[float], units: Sequence[Hashable]) -> Estimate:
+    """Estimate the mean over units like these, such as rules, of which each gives one or more dependent values.
+
+    ``units``: the unit of each value. A single unit says nothing of others, so its interval is unbounded.
+    """
+    by_unit: dict[Hashable, list[float]] = {}
+    for unit, value in zip(units, values, strict=True):
+        by_unit.setdefault(unit, []).append(value)
+    return mean_interval(np.array([np.mean(each) for each in by_unit.values()]))
+
+
 def log_estimate(estimate: Estimate) -> Estimate:
     """Return the logarithm of an estimate that is not negative."""
     value, low, high = (math.log(x) if x > 0 else -math.inf for x in estimate)
@@ -154,16 +165,17 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     return Estimate(float(value), float(low), float(high))
 
 
-def rate_over(accepted: Sequence[int], attempts: int, *, population: bool) -> Estimate:
+def rate_over(accepted: Sequence[int], attempts: int, units: Sequence[Hashable] | None = None) -> Estimate:
     """Estimate the mean acceptance rate of prompts, from the same number of attempts at each.
 
-    ``population``: whether the interval is for prompts like these; it is at least as wide as for these prompts alone.
+    ``units``: as for ``mean_over_units``, for an interval at least as wide as for these prompts alone; None for the
+    latter.
     """
     fixed = acceptance_rate(sum(accepted), attempts * len(accepted), stopped_on_acceptance=False)
-    if not population:
+    if units is None:
         return fixed
-    drawn = clip(mean_interval(np.array(accepted) / max(attempts, 1)), 0.0, 1.0)
-    return Estimate(fixed.value, min(fixed.low, drawn.low), max(fixed.high, drawn.high))
+    drawn = clip(mean_over_units([count / max(attempts, 1) for count in accepted], units), 0.0, 1.0)
+    return Estimate(drawn.value, min(fixed.low, drawn.low), max(fixed.high, drawn.high))
 
 
 def _quantile(successes: int, failures: int, level: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
-from guardwrap.metrics.intervals import Floats, mean_interval, mean_of, sum_of
+from guardwrap.metrics.intervals import Floats, mean_of, mean_over_units, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain
 from guardwrap.outcomes.blocks import Strict
 from guardwrap.support.files import write_whole
@@ -28,6 +28,8 @@ _FEW = 0.01
 
 LEAST_ACCEPTED = 8
 """Fewest accepted draws of a prompt whose KL counts in the mean over a population of prompts."""
+
+Units = Sequence[str] | None
 
 Part = Literal["gold", "samples", "final"]
 
@@ -100,7 +102,7 @@ class Row(Strict):
     held_out
         KL(g‖π) after learning, in nats, from held-out weighted samples.
     kl_gold
-        KL(g‖π) after learning, in nats, from draws of g.
+        KL(g‖π) after learning, in nats, from draws of g, on the prompts that are trained on.
     updates
         Number of updates of the policy in this round.
     warnings
@@ -152,34 +154,44 @@ class Row(Strict):
         return ", ".join(parts)
 
 
-def summarise(row: Row, log_weights: Sequence[Floats], unseen: Sequence[Floats] = ()) -> None:
+def summarise(
+    row: Row, log_weights: Sequence[Floats], unseen: Sequence[Floats] = (), units: Sequence[Units] = (None, None)
+) -> None:
     """Fill in the figures that follow from log P/a' of each prompt's attempts, -inf for rejected ones.
 
-    ``unseen``: those of held-out prompts.
+    ``unseen``: those of held-out prompts. ``units``: as for ``mean_over``, of both sides.
     """
     row.partition = float(np.mean([np.exp(weights).mean() for weights in (*log_weights, *unseen)]))
     met = [weights for weights in log_weights if weights.max() > -math.inf and len(weights) > 1]
     if met:
         row.effective = sum_of([effective_sample_size(weights) for weights in met])
-    if known := enough(met, population=bool(unseen)):
-        row.kl = mean_over([kl_gold_proposal(weights) for weights in known], population=bool(unseen))
-    if known := enough(unseen, population=True):
-        row.unseen_kl = mean_over([kl_gold_proposal(weights) for weights in known], population=True)
+    row.kl, row.unseen_kl = (_kl_over(*side) for side in zip((log_weights, unseen), units, strict=True))
 
 
-def enough(log_weights: Sequence[Floats], *, population: bool) -> list[Floats]:
-    """Return the log P/a' of the prompts whose KL can be estimated; of a population, those with a few accepted draws.
+def _kl_over(log_weights: Sequence[Floats], units: Units) -> Estimate | None:
+    known = [i for i in enough(log_weights, units) if len(log_weights[i]) > 1]
+    return mean_over({i: kl_gold_proposal(log_weights[i]) for i in known}, units) if known else None
+
+
+def enough(log_weights: Sequence[Floats], units: Units) -> list[int]:
+    """Return which prompts have a KL that can be estimated; of a population, those with a few accepted draws.
 
     The interval of a population's mean knows nothing of each prompt's own bias. From one accepted draw, KL(g‖g') would
     be 0. From eight it is 3 to 15 % too low at 0.3 to 0.7 nats, if log-weights are normal.
     """
-    least = LEAST_ACCEPTED if population else 1
-    return [weights for weights in log_weights if (weights > -math.inf).sum() >= least]
+    least = 1 if units is None else LEAST_ACCEPTED
+    return [i for i, weights in enumerate(log_weights) if (weights > -math.inf).sum() >= least]
 
 
-def mean_over(figures: Sequence[Estimate], *, population: bool) -> Estimate:
-    """Average a figure over prompts; ``population``: whether the interval is for prompts like these."""
-    return mean_interval(np.array([figure.value for figure in figures])) if population else mean_of(figures)
+def mean_over(figures: Mapping[int, Estimate], units: Units) -> Estimate:
+    """Average the figures of some prompts, by their numbers.
+
+    ``units``: the unit of each prompt, such as its rule, for an interval for units like these; None for one for these
+    prompts.
+    """
+    if units is None:
+        return mean_of([*figures.values()])
+    return mean_over_units([figure.value for figure in figures.values()], [units[i] for i in figures])
 
 
 def learned(curve: Sequence[Row]) -> bool:

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
-from guardwrap.metrics.intervals import Floats, mean_of
+from guardwrap.metrics.intervals import Floats
 from guardwrap.outcomes import Estimate
 from guardwrap.samplers import Attempt, from_row, to_row
 from guardwrap.support.files import write_whole
 from guardwrap.training import shards
-from guardwrap.training.learning_curve import Follow, Meter
+from guardwrap.training.learning_curve import Follow, Meter, Units, mean_over
 from guardwrap.training.task import Sample, Task
 from guardwrap.training.training_settings import TrainingSettings
 
@@ -31,8 +31,8 @@ _GROWTH = 1.5
 """Growth of the number of draws from one round of ``replay`` to the next: later draws are worth more."""
 
 _DEFENSIVE = 0.1
-"""Share of the model itself in the draws of ``replay`` after the warm start. It bounds the weights by 10. A larger
-share would waste attempts: 1 000 gave 12 effective draws of g where the first policy gave 270 ("dragon")."""
+"""Share of the model itself in the draws of ``replay`` after the warm start. It bounds the weights by about 10. A
+larger share would waste attempts: 1 000 gave 12 effective draws of g where the first policy gave 270 ("dragon")."""
 
 CHUNK = 1000
 """Attempts per chunk, over all prompts."""
@@ -50,16 +50,21 @@ class Round:
     learn: Literal["replay", "dpg", "sft"]  # the method of learning
 
 
-def rounds(settings: TrainingSettings, *, begun: bool = False) -> list[Round]:
-    """Divide the samples among rounds. All prompts get the same number, so a few samples may remain unused."""
+def rounds(settings: TrainingSettings, *, begun: Sequence[Round] | None = None) -> list[Round]:
+    """Divide the samples among rounds. All prompts get the same number, so a few samples may remain unused.
+
+    ``begun``: earlier rounds, after which there is no warm start; None at the beginning.
+    """
     left, method = settings.samples // len(settings.prompts), settings.method
     if method == "sft":
         planned = [Round(_warm(size, settings), "sft") for size in _split(left, [1.0] * settings.rounds)]
     else:
         # Algorithm 2 has a warm start only with hints: it fine-tunes on their samples before DPG begins.
-        warm = 0 if begun or (method == "dpg" and not settings.hints) else settings.warm // len(settings.prompts)
+        cold = begun is not None or (method == "dpg" and not settings.hints)
+        warm = 0 if cold else settings.warm // len(settings.prompts)
         planned = [Round(_warm(warm, settings), "replay" if method == "replay" else "sft")]
-        planned += _replay(left - warm, settings) if method == "replay" else _dpg(left - warm, settings)
+        before, rest = [*(begun or ()), *planned], left - warm
+        planned += _replay(rest, settings, before) if method == "replay" else _dpg(rest, settings)
     planned = [replace(part, draws=tuple(draw for draw in part.draws if draw[1])) for part in planned]
     return [part for part in planned if part.draws]
 
@@ -72,10 +77,15 @@ def _warm(size: int, settings: TrainingSettings) -> Draws:
     return (*zip(hints, _split(size - base, [1.0] * len(hints)), strict=True), (BASE, base))
 
 
-def _replay(size: int, settings: TrainingSettings) -> list[Round]:
-    sizes = _split(size, [_GROWTH**k for k in range(settings.rounds)])
-    bases = [round(_DEFENSIVE * each) for each in sizes]
-    return [Round(((POLICY, each - base), (BASE, base)), "replay") for each, base in zip(sizes, bases, strict=True)]
+def _replay(size: int, settings: TrainingSettings, before: Sequence[Round]) -> list[Round]:
+    draws, planned = [draw for part in before for draw in part.draws], []
+    for each in filter(None, _split(size, [_GROWTH**k for k in range(settings.rounds)])):
+        attempts, of_model = each + sum(count for _, count in draws), sum(count for law, count in draws if law == BASE)
+        # A tenth of a few attempts is none, and weights would have no bound: one is drawn if a tenth of all is missing.
+        base = round(_DEFENSIVE * each) or int(of_model < _DEFENSIVE * attempts)
+        planned.append(Round(((POLICY, each - base), (BASE, base)), "replay"))
+        draws += planned[-1].draws
+    return planned
 
 
 def _dpg(size: int, settings: TrainingSettings) -> list[Round]:
@@ -92,7 +102,7 @@ def continued(begun: Sequence[Round], settings: TrainingSettings) -> list[Round]
     left = settings.samples - len(settings.prompts) * sum(count for part in begun for _, count in part.draws)
     if left < len(settings.prompts):
         return list(begun)
-    return [*begun, *rounds(settings.model_copy(update={"samples": left}), begun=True)]
+    return [*begun, *rounds(settings.model_copy(update={"samples": left}), begun=begun)]
 
 
 def _split(total: int, sizes: list[float]) -> list[int]:
@@ -233,11 +243,16 @@ class Gold:
         drawn = draw_round(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
         return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
 
-    def kl(self, log_policy: Sequence[float]) -> Estimate | None:
-        """Return KL(g‖π) in nats as a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
-        if min(self.drawn.accepted) < 2:
+    def kl(self, log_policy: Sequence[float], held_out: Sequence[bool] = (), units: Units = None) -> Estimate | None:
+        """Return KL(g‖π) in nats as a mean over prompts, or None if a prompt has fewer than 2 draws of g.
+
+        ``held_out``: whether each prompt is left out; empty for none. ``units``: as for ``mean_over``, of the others.
+        """
+        held = held_out or [False] * self.drawn.prompts
+        ratios = [each for each, unseen in zip(self.log_ratios(log_policy), held, strict=True) if not unseen]
+        if min(count for _, (count, _) in ratios) < 2:
             return None
-        return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy)])
+        return mean_over({i: kl_gold_proposal_from_gold(*each) for i, each in enumerate(ratios)}, units)
 
     def log_ratios(self, log_policy: Sequence[float]) -> list[tuple[Floats, tuple[int, int]]]:
         """Return for each prompt log a/π of its draws of g, in nats, and the numbers of draws and of attempts."""

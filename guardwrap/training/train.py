@@ -42,6 +42,7 @@ from guardwrap.training.learning_curve import (
     Meter,
     Row,
     Stage,
+    Units,
     enough,
     learned,
     mean_over,
@@ -107,6 +108,7 @@ def train(
             tick(row)
 
         trainer = Trainer(guarded, settings, folder, log_and_tick, _following(made, follow))
+        settings = trainer.settings
         try:
             trainer.find_gold()
             trainer.run()
@@ -172,34 +174,42 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     if gold is not None:
         ratios = gold.log_ratios(task.log_probabilities(trainer.policy.model, gold.drawn.samples))
     (seen, unseen), gold_of = trainer.sides(weights), trainer.sides(ratios) if ratios else ((), ())
-    figures, remarks = _figures(seen, gold_of[0], population=bool(unseen))
+    figures, remarks = _figures(seen, gold_of[0], trainer.units[0])
     figures |= {} if tail is None else {"pareto_k": tail}
     notes += remarks
     if unseen:
-        others, remarks = _figures(unseen, gold_of[1], population=True)
+        others, remarks = _figures(unseen, gold_of[1], trainer.units[1])
         figures |= {f"unseen_{name}": figure for name, figure in others.items()}
         notes += [f"on {len(unseen)} prompts that were not trained on: {remark}" for remark in remarks]
-        rates = trainer.sides(list(zip(drawn.accepted, settings.prompts, strict=True)))[1]
-        worst = ", ".join(f"{count} for {short(prompt)}" for count, prompt in sorted(rates)[:_WORST])
+        rates = trainer.sides(list(zip(drawn.accepted, _named(settings), strict=True)))[1]
+        worst = ", ".join(f"{count} for {name}" for count, name in sorted(rates)[:_WORST])
         notes.append(f"of these, the fewest accepted texts of {attempts}: {worst}")
     return figures, _warnings(trainer, drawn, weights), notes
+
+
+def _named(settings: TrainingSettings) -> list[str]:
+    """Return each prompt in short, with the values of the constraint's fields."""
+    rows = settings.fields or [{}] * len(settings.prompts)
+    of_rules = [", ".join(f"{name}={short(value)}" for name, value in row.items()) for row in rows]
+    named = zip(map(short, settings.prompts), of_rules, strict=True)
+    return [f"{prompt} ({of_rule})" if of_rule else prompt for prompt, of_rule in named]
 
 
 Ratios = tuple[Floats, tuple[int, int]]
 
 
 def _figures(
-    log_weights: Sequence[Floats], ratios: Sequence[Ratios], *, population: bool
+    log_weights: Sequence[Floats], ratios: Sequence[Ratios], units: Units
 ) -> tuple[dict[str, Estimate], list[str]]:
     """Return the figures of a proposal on some prompts, and remarks on how they were estimated.
 
     ``log_weights``: log P/a' of its attempts at each prompt. ``ratios``: ``Gold.log_ratios`` of these prompts, or
-    nothing. ``population``: whether intervals are for prompts like these, some of which may have no accepted draw.
+    nothing. ``units``: as for ``mean_over``; of a population of prompts, some may have no accepted draw.
     """
-    attempts, prompts = len(log_weights[0]), len(log_weights)
+    attempts, prompts, population = len(log_weights[0]), len(log_weights), units is not None
     accepted = [int((each > -math.inf).sum()) for each in log_weights]
-    figures, notes = {"acceptance_after": rate_over(accepted, attempts, population=population)}, []
-    known, needed = enough(log_weights, population=population), LEAST_ACCEPTED if population else 1
+    figures, notes = {"acceptance_after": rate_over(accepted, attempts, units)}, []
+    known, needed = enough(log_weights, units), LEAST_ACCEPTED if population else 1
     if len(known) < prompts:
         known = known if population else []
         if known:
@@ -207,14 +217,14 @@ def _figures(
             notes.append(f"KL is a mean over the {few}")
     if known:
         for name, kl in (("kl_gold_proposal", kl_gold_proposal), ("kl_gold_guarded", kl_gold_guarded)):
-            figures[f"weighted_{name}"] = mean_over([kl(each) for each in known], population=population)
+            figures[f"weighted_{name}"] = mean_over({i: kl(log_weights[i]) for i in known}, units)
     base, of_base = [count for _, (count, _) in ratios], ratios[0][1][1] if ratios else 0
     if ratios:
-        figures["acceptance_before"] = rate_over(base, of_base, population=population)
+        figures["acceptance_before"] = rate_over(base, of_base, units)
     elif known:
         nothing = Estimate(0.0, 0.0, 0.0)
         means = [partition(each) if count else nothing for each, count in zip(log_weights, accepted, strict=True)]
-        figures["acceptance_before"] = mean_over(means, population=population)
+        figures["acceptance_before"] = mean_over(dict(enumerate(means)), units)
         notes.append("the acceptance rate without the adapter is Ẑ, estimated from the weights of the adapter's draws")
     if not ratios or min(base) < max(needed, 2):
         if known:
@@ -224,14 +234,13 @@ def _figures(
         few = f"none of {attempts} draws for a prompt is accepted"
         few = f"no prompt has {needed} accepted draws among {attempts}" if population else few
         return figures, [f"KL is unknown: {few}; raise final_attempts"]
-    figures["kl_gold_proposal"] = mean_over(
-        [kl_gold_proposal_from_gold(*each) for each in ratios], population=population
-    )
+    on_gold = {i: kl_gold_proposal_from_gold(*each) for i, each in enumerate(ratios)}
+    figures["kl_gold_proposal"] = mean_over(on_gold, units)
     if len(known) == prompts:
         guarded = [
             kl_gold_guarded_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)
         ]
-        figures["kl_gold_guarded"] = mean_over(guarded, population=population)
+        figures["kl_gold_guarded"] = mean_over(dict(enumerate(guarded)), units)
     return figures, [
         *notes,
         f"KL is measured on {sum(base)} draws of g among {of_base * prompts} attempts of the model",
@@ -262,7 +271,7 @@ def _warnings(trainer: Trainer, drawn: Drawn, log_weights: Sequence[Floats]) -> 
         state.done, "final", state.samples, state.tokens, state.seconds, drawn.acceptance, len(drawn.samples),
         mixture=next((row.mixture for row in reversed(state.curve) if row.mixture), None),
     )  # fmt: skip
-    summarise(row, *trainer.sides(log_weights))
+    summarise(row, *trainer.sides(log_weights), trainer.units)
     warnings = warnings_of(row, None if trainer.gold is None else trainer.gold.drawn.acceptance)
     if not learned(state.curve):
         of_start = trainer.settings.start is not None
@@ -306,6 +315,8 @@ def _save(
         trainer.task.guarded.constraint,
         trainer.sides(trainer.task.given)[0],
         held_out=sum(trainer.held_out),
+        start=trainer.start_prompts,
+        rules=trainer.sides(settings.fields)[0] if settings.fields else (),
         name=settings.name or known_as(settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",

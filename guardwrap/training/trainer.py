@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from guardwrap.adapters.card import fingerprint
+from guardwrap.adapters.card import CardPrompts, fingerprint
 from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
@@ -23,7 +23,7 @@ from guardwrap.metrics.weights import kong
 from guardwrap.outcomes import Estimate
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
-from guardwrap.training.learning_curve import Follow, Meter, Row, summarise, warnings_of, write_curve
+from guardwrap.training.learning_curve import Follow, Meter, Row, Units, summarise, warnings_of, write_curve
 from guardwrap.training.mixture import Mixture, reserved
 from guardwrap.training.policy import Policy, read_start, require_number, update
 from guardwrap.training.rounds import BASE, POLICY, Drawn, Gold, Round, continued, draw_round, rounds
@@ -79,18 +79,24 @@ class Trainer:
         tick: Callable[[Row], None] = lambda row: None,
         follow: Follow = lambda stage: None,
     ) -> None:
-        self.settings: TrainingSettings = settings
+        self.settings: TrainingSettings = (settings := settings.of_constraint(guarded.constraint))
         self.folder: Path = folder
         self.follow: Follow = follow
         self._tick = tick
         if settings.one_side is not None:  # of prompts with fields, which are known only with the constraint
             raise UsageError(settings.one_side)
-        given = [settings.given(prompt) for prompt in settings.prompts]
-        self.task: Task = Task(guarded, given, settings.generation, settings.fields)
+        self.task: Task = Task(guarded, settings.given_prompts, settings.generation, settings.fields)
+        if settings.fields and "twisted" in settings.hints:
+            raise UsageError("hints: twisted is for one rule, and here each prompt has its own; give masked instead")
         start = None if settings.start is None else read_start(guarded.model, settings.start)
+        self.start_prompts: CardPrompts | None = None if start is None or start.card is None else start.card.prompts
+        if self.start_prompts is not None:
+            _require_held_out(settings, self.start_prompts)
         self.policy: Policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = self.policy.adam(settings.rate)
         self.held_out: list[bool] = settings.held_out_prompts
+        # The unit of each prompt of both sides, for intervals for units like these; None for these prompts.
+        self.units: tuple[Units, Units] = self.sides(settings.units) if any(self.held_out) else (None, None)
         buffer = Buffer(self._prompts, self.held_out if any(self.held_out) else [])
         self.state: State = State(buffer, partition=[0.0] * self._prompts)
         self.gold: Gold | None = None
@@ -195,8 +201,8 @@ class Trainer:
         )
 
     def digest(self, law: str) -> str:
-        """Return a digest of a law with the model, constraint, prompts, settings and seed."""
-        names = ("model", "dtype", "constraint", "prompts", "chat", "generation", "seed")
+        """Return a digest of a law with the model, constraint, prompts, fields, settings and seed."""
+        names = ("model", "dtype", "constraint", "prompts", "fields", "chat", "generation", "seed")
         return hashlib.sha256(json.dumps([*map(self._about.__getitem__, names), law]).encode()).hexdigest()
 
     def _over(self, tokens: int = 0) -> bool:
@@ -220,9 +226,9 @@ class Trainer:
         """
         state, first, law = self.state, drawn[0], planned.draws[0][0]
         seen, unseen = self.sides(first.accepted)
-        rate = rate_over(seen, first.attempts, population=bool(unseen))
+        rate = rate_over(seen, first.attempts, self.units[0])
         row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(seen))
-        row.unseen_acceptance = rate_over(unseen, first.attempts, population=True) if unseen else None
+        row.unseen_acceptance = rate_over(unseen, first.attempts, self.units[1]) if unseen else None
         if planned.learn == "sft":
             for each in drawn:
                 state.buffer.extend(each.samples, 0, [0.0] * len(each.samples), [])
@@ -239,7 +245,7 @@ class Trainer:
             for sample, ratio in zip(first.samples, ratios, strict=True):
                 state.partition[sample.prompt] += math.exp(ratio)
             row.mixture = float(np.mean(state.partition)) / state.counted
-        summarise(row, *self.sides(first.log_weights(ratios)))
+        summarise(row, *self.sides(first.log_weights(ratios)), self.units)
         return row, ratios
 
     # Learning
@@ -337,10 +343,11 @@ class Trainer:
         self.policy.load_state_dict(chosen)
 
     def kl_on_gold(self) -> Estimate | None:
-        """Return KL(g‖π) in nats from draws of g, or None if there are too few."""
+        """Return KL(g‖π) in nats from draws of g, on prompts that are trained on, or None if there are too few."""
         if self.gold is None:
             return None
-        return self.gold.kl(self.task.log_probabilities(self.policy.model, self.gold.drawn.samples))
+        log_policy = self.task.log_probabilities(self.policy.model, self.gold.drawn.samples)
+        return self.gold.kl(log_policy, self.held_out, self.units[0])
 
     # Checkpoints
 
@@ -391,3 +398,14 @@ class Trainer:
             about["start"] = self.policy.digest()
         found: dict[str, Any] = json.loads(json.dumps({**about, "model": fingerprint(model).model_dump()}))
         return found
+
+
+def _require_held_out(settings: TrainingSettings, start: CardPrompts) -> None:
+    """Raise if the adapter that a training starts from was trained on prompts that the training holds out."""
+    known = [start.has_rule(each) for each in settings.fields or ()] or list(map(start.has, settings.given_prompts))
+    trained_on = [each is True for each, held in zip(known, settings.held_out_prompts, strict=True) if held]
+    if any(trained_on):
+        raise UsageError(
+            f"start: this adapter was trained on {sum(trained_on)} of the {len(trained_on)} held-out prompts, its card "
+            "says; give held_out as in its training, or 0"
+        )

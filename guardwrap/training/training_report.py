@@ -146,7 +146,7 @@ def _law_of(training: Training) -> str:
     if training.result is None:
         return f"unknown: {training.name}"
     settings = training.result.settings
-    names = ("dtype", "constraint", "prompts", "chat", "generation")
+    names = ("dtype", "constraint", "prompts", "fields", "chat", "generation")
     law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
     return json.dumps(law, sort_keys=True)
 
@@ -228,6 +228,8 @@ def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
             kl.append(Curve(training.name, on_gold))
         elif by_weights:
             kl.append(Curve(f"{training.name} (by weights)", by_weights, training.name))
+        if unseen := _points(rows, lambda row: row.unseen_kl):
+            kl.append(Curve(f"{training.name}, held-out prompts (by weights)", unseen))
         rates.append(Curve(training.name, _points(rows, lambda row: row.acceptance)))
         if unseen := _points(rows, lambda row: row.unseen_acceptance):
             rates.append(Curve(f"{training.name}, held-out prompts", unseen))

@@ -15,9 +15,10 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.file_fields import NAMED
 from guardwrap.constraints.files.template import names_of_fields
 from guardwrap.proposals import Prompt
+from guardwrap.support.formatting import counted
 
 _POPULATION = 50
-"""Least number of prompts of which a fifth is held out by default."""
+"""Least number of different prompts, or of rules of a family, of which a fifth is held out by default."""
 
 
 class TrainingSettings(TaskSettings):
@@ -44,7 +45,7 @@ class TrainingSettings(TaskSettings):
         Share of the prompts that nothing is learned from. The adapter is measured on them as well, and ``replay`` ends
         a round when KL(g‖a') on them no longer falls. The prompt alone decides, by its digest, whether it is held out,
         or its ``fields``, so that what is held out are constraints.
-        None for a fifth of 50 prompts or more, otherwise 0.
+        None for a fifth of 50 different prompts or more, or of 50 constraints, otherwise 0.
     chat
         Whether each prompt becomes a user message.
     generation
@@ -176,23 +177,39 @@ class TrainingSettings(TaskSettings):
     @property
     def held_out_share(self) -> float:
         """Share of the prompts to hold out, with the default applied."""
-        usual = 0.2 if len(self.prompts) >= _POPULATION else 0.0
+        usual = 0.2 if len({*self.units}) >= _POPULATION else 0.0
         return usual if self.held_out is None else self.held_out
 
     @property
+    def given_prompts(self) -> list[str | list[dict[str, str]]]:
+        """The prompts in the form that ``GuardedGenerator`` accepts."""
+        return [self.given(prompt) for prompt in self.prompts]
+
+    @property
+    def units(self) -> list[str]:
+        """Digest of what is held out as a whole, ``[prompts]``: the values of a prompt's fields, or the prompt."""
+        keys: Sequence[Any] = self.fields or self.given_prompts
+        return [prompt_digest(key) for key in keys]
+
+    @property
     def held_out_prompts(self) -> list[bool]:
-        """Whether each prompt is held out, ``[prompts]``: its digest decides, not its position or the other prompts."""
-        share = self.held_out_share
-        keys: Sequence[Any] = self.fields if self.fields else [self.given(prompt) for prompt in self.prompts]
-        return [int(prompt_digest(key), 16) < share * 16**12 for key in keys]
+        """Whether each prompt is held out, ``[prompts]``: its unit decides, not its position or the other prompts."""
+        limit = self.held_out_share * 16**12
+        return [int(unit, 16) < limit for unit in self.units]
 
     @property
     def one_side(self) -> str | None:
         """Say that all prompts are held out, or none, although some should be; None if some are."""
         held = self.held_out_prompts if self.held_out_share else [True, False]
         which = "" if len({*held}) > 1 else "all" if all(held) else "none"
-        words = f"held_out={self.held_out_share} holds out {which} of {len(held)} prompts; give more, or 0"
-        return words if which else None
+        units = counted(len({*self.units}), "rule" if self.fields else "prompt")
+        return f"held_out={self.held_out_share} holds out {which} of {units}; give more, or 0" if which else None
+
+    def of_constraint(self, constraint: Constraint) -> TrainingSettings:
+        """Return the settings with those fields that a constraint has: other columns of a file decide nothing."""
+        names = names_of_fields(constraint)
+        rows = [{name: row[name] for name in names if name in row} for row in self.fields or ()]
+        return self.model_copy(update={"fields": rows if names and rows else None})
 
     @property
     def warm(self) -> int:
@@ -233,9 +250,4 @@ def read_settings(
     GuardwrapError
         If the constraint cannot be read.
     """
-    settings, constraint = read_task_settings(path, TrainingSettings, changes=changes, allow_code=allow_code)
-    if settings.fields is not None:
-        names = names_of_fields(constraint)
-        values = [{name: row[name] for name in names if name in row} for row in settings.fields]
-        settings = settings.model_copy(update={"fields": values if names else None})
-    return settings, constraint
+    return read_task_settings(path, TrainingSettings, changes=changes, allow_code=allow_code)

@@ -1,5 +1,6 @@
 """Descriptions of adapters in reports: figures of the card, and how a call differs from them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor
 
 from guardwrap import GuardedGenerator, Masked, Regex, Twisted
-from guardwrap.adapters import Card, save_adapter
+from guardwrap.adapters import Card, Figures, describe, save_adapter
 from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.calls.pilot import card_figures
 from guardwrap.calls.sessions import LocalSession
+from guardwrap.constraints import load
 from guardwrap.support.files import content
 from guardwrap.testing import World
-from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of
+from tests.fixtures_adapters import CONSTRAINT, KL, card_of, guarded_of, trained, world_of
 
 KNOWN = "KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts"
 NONE, PERHAPS = ", of which this is none", ", of which this is perhaps none"
@@ -137,6 +139,29 @@ def test_of_many_prompts_a_card_spells_a_few_and_knows_the_digests_of_all(tmp_pa
         assert f"({KNOWN})" in first.report.drawn_from
         for outcome, said in zip((last, other), where, strict=True):
             assert f"({KNOWN}{said})" in outcome.report.drawn_from
+
+
+def test_of_a_family_the_rule_decides_too_whether_it_was_trained_on(tmp_path: Path) -> None:
+    """The same prompt is on both sides of the training, with different rules."""
+    (tmp_path / "family.yaml").write_text("guardwrap: 1\nfields: [it]\nconstraint: {kind: keyword, words: '{it}'}\n")
+    world, family = world_of(), load(tmp_path / "family.yaml").constraint
+    card = describe(
+        world.model, family, [world.prompt, "b"], name="tiny/llama", settings=world.settings, method="none", seed=0,
+        samples=100, held_out=1, rules=[{"it": "a"}, {"it": "aa"}],
+        figures=Figures(kl_gold_guarded=KL, unseen_kl_gold_guarded=KL.model_copy(update={"value": 0.7})),
+    )  # fmt: skip
+    (tmp_path / "small").mkdir()
+    save_adapter(tmp_path / "small", trained(world.model), card)
+    guarded = GuardedGenerator(world.pipeline(), family, adapter=tmp_path / "small", seed=1)
+    rules: list[Mapping[str, Any]] = [{"it": "a"}, {"it": "b"}, {"it": "a"}]
+    texts = guarded.run([world.prompt, world.prompt, "bb"], fields=rules, **world.settings)
+    one = "the prompts and rules that it was trained on, of which this is one"
+    seen = f"(KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on {one})"
+    like = "prompts and rules like those that it was trained on, of which this is none"
+    unseen = f"(KL(g‖g') = 0.7 [0.5, 0.72] nats, measured on {like})"
+    assert [str(each.report.proposal).split(" ", 3)[-1] for each in texts] == [seen, unseen, unseen]
+    older = card.prompts.model_copy(update={"rules": ""})
+    assert (card.prompts.has_rule({"it": "b"}), older.has_rule({"it": "a"})) == (False, None)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ import safetensors.torch
 import torch
 
 from guardwrap import Regex
+from guardwrap.constraints import load
 from guardwrap.errors import UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import train
 from guardwrap.training.trainer import Trainer
 from guardwrap.training.training_state import newest_checkpoint, write_checkpoint
 from tests.training.fixtures_training import guarded_of, settings_of, trainer_of
+from tests.training.test_families import FAMILY
 
 
 class Killed(BaseException):
@@ -236,13 +238,13 @@ def test_a_training_of_another_model_is_refused(killed):
         trainer_of(killed, llama_world(seed=1), updates=10)
 
 
-def killed_before_its_first_checkpoint(folder, monkeypatch):
+def killed_before_its_first_checkpoint(folder, monkeypatch, **others):
     """Remove everything but a training's attempts."""
 
     def absorb(*_):
         raise Killed
 
-    trainer = trainer_of(folder)
+    trainer = trainer_of(folder, **others)
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_absorb", absorb)
         with pytest.raises(Killed):
@@ -258,9 +260,13 @@ def drawn_by(folder, **others):
     return trainer.state.buffer.samples
 
 
-@pytest.mark.parametrize("others", [{"prompts": ["b"]}, {"seed": 1}])
+@pytest.mark.parametrize("others", [{"prompts": ["b"]}, {"seed": 1}, {"fields": [{"double": "ab"}]}])
 def test_attempts_of_another_training_are_not_taken(tmp_path, others, monkeypatch):
-    killed_before_its_first_checkpoint(tmp_path / "shared", monkeypatch)
+    (tmp_path / "family.yaml").write_text(FAMILY)
+    family = load(tmp_path / "family.yaml").constraint
+    first = {"constraint": family, "fields": [{"double": "aa"}]} if "fields" in others else {}
+    others = {**first, **others}
+    killed_before_its_first_checkpoint(tmp_path / "shared", monkeypatch, **first)
     assert drawn_by(tmp_path / "shared", **others) == drawn_by(tmp_path / "fresh", **others)
 
 

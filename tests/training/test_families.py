@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap import GuardedGenerator, Keyword
+from guardwrap import GuardedGenerator, Keyword, Length
 from guardwrap.adapters import Card
 from guardwrap.constraints import load
+from guardwrap.constraints.files.file_fields import demands
+from guardwrap.constraints.files.template import ConstraintTemplate
 from guardwrap.errors import AdapterMismatch, UsageError
 from guardwrap.support.files import CARD
 from guardwrap.testing import World, llama_world
 from guardwrap.training import read_settings, train
 from guardwrap.training.task import Sample
+from guardwrap.training.train import _save
 from guardwrap.training.trainer import Trainer
 from tests.training.fixtures_training import guarded_of, settings_of
 
@@ -52,19 +55,48 @@ def kl(trainer: Trainer, world: World, number: int) -> float:
 def test_a_file_of_prompts_has_the_fields(tmp_path: Path) -> None:
     settings, constraint = read_settings(written(tmp_path))
     assert settings.prompts == [prompt for prompt, _ in ROWS]
+    settings = settings.of_constraint(constraint)
     assert settings.fields == [{"double": double} for _, double in ROWS]
     assert settings.held_out_prompts == [double == "ab" for _, double in ROWS], "whole constraints are held out"
     (tmp_path / "family.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: aa}\n")
     settings, constraint = read_settings(tmp_path / "train.yaml", changes={"held_out": 0.999999})
-    with pytest.raises(UsageError, match="holds out all of 9 prompts"):
+    with pytest.raises(UsageError, match="holds out all of 3 prompts"):
         Trainer(guarded_of(llama_world(), constraint), settings, tmp_path / "none")
-    assert read_settings(tmp_path / "train.yaml")[0].fields is None, "a constraint without fields takes none"
+    assert settings.of_constraint(constraint).fields is None, "a constraint without fields takes none"
     (tmp_path / "family.yaml").write_text(FAMILY)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}')
     (tmp_path / "train.yaml").write_text("model: x\nconstraint: family.yaml\nprompts: prompts.jsonl\n")
     settings, constraint = read_settings(tmp_path / "train.yaml")
     with pytest.raises(UsageError, match="has no field 'double'"):
         Trainer(guarded_of(llama_world(), constraint), settings, tmp_path / "none")
+
+
+def test_columns_that_no_rule_uses_hold_nothing_out(tmp_path: Path) -> None:
+    """Settings made in Python have all columns of the file, and a column such as "id" differs in each line."""
+    world, (_, family) = llama_world(), read_settings(written(tmp_path))
+    settings = settings_of(world, prompts=str(tmp_path / "prompts.jsonl"), held_out=0.45)
+    trainer = Trainer(guarded_of(world, family), settings, tmp_path / "family")
+    assert trainer.held_out == [double in ("bb", "ab") for _, double in ROWS]
+    trainer = Trainer(guarded_of(world), settings, tmp_path / "plain")
+    assert trainer.settings.fields is None
+    assert trainer.held_out == [prompt == "ba" for prompt, _ in ROWS]
+
+
+def test_rules_are_counted_by_default_and_in_words(tmp_path: Path) -> None:
+    few = [{"double": "aa"}] * 60
+    settings = settings_of(llama_world(), prompts=[f"p{i}" for i in range(60)], fields=few)
+    assert settings.held_out_share == 0.0, "one rule is no population, in however many prompts it occurs"
+    many = settings.model_copy(update={"fields": [{"double": f"a{i}"} for i in range(60)]})
+    assert many.held_out_share == 0.2
+    one = settings.model_copy(update={"held_out": 0.2})
+    assert one.one_side == "held_out=0.2 holds out none of 1 rule; give more, or 0"
+
+
+def test_a_twist_for_several_rules_is_refused(tmp_path: Path) -> None:
+    """A twist is learned for one rule: of several, the samples silently came from a mask."""
+    with pytest.raises(UsageError, match=r"hints: twisted is for one rule, .*; give masked instead$"):
+        trainer_of(tmp_path, llama_world(), hints=["twisted"])
+    trainer_of(tmp_path, llama_world(), hints=["masked"])
 
 
 def test_each_prompt_has_the_g_of_its_own_constraint(tmp_path: Path) -> None:
@@ -100,10 +132,19 @@ def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
     trained = train(guarded_of(world, constraint), small, tmp_path / "results")
     card = Card.read(trained.folder / CARD)
     assert (card.fields, card.constraint_digest) == (["double"], constraint.digest)
+    assert [card.prompts.has_rule({"double": each}) for each in ("aa", "bb", "ab")] == [True, True, False]
+    (fewest,) = (note for note in trained.remarks if "fewest accepted texts" in note)
+    assert all(f"for {prompt!r} (double='ab')" in fewest for prompt in ("a", "b", "ba"))
+    rules = [{"double": "aa"}, {"double": "bb"}]
+    leak = settings_of(world, prompts=["b", "ab"], fields=rules, held_out=0.2, start=str(trained.folder))
+    with pytest.raises(UsageError, match="trained on 1 of the 1 held-out prompts"):
+        Trainer(guarded_of(world, constraint), leak, tmp_path / "leak")
     text = (trained.folder / "README.md").read_text()
     assert "fields:\n- double\n" in text
     assert "fields={'double': '...'}" in text
-    assert card.figures.unseen_acceptance_after is not None
+    one_rule = card.figures.unseen_acceptance_after
+    assert one_rule is not None
+    assert (one_rule.low, one_rule.high) == (0.0, 1.0), "three prompts of one rule say nothing of other rules"
     options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": world.max_new_tokens, "seed": 1}
     guarded = GuardedGenerator(world.model, tmp_path / "family.yaml", tokenizer=world.tokenizer, adapter=trained.folder)
     outcomes = guarded.run(["a", "b"], fields=[{"double": "ba"}, {"double": "bb"}], **options)
@@ -118,3 +159,24 @@ def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
     for wrong in (other, tmp_path / "other.yaml", Keyword("ba")):
         with pytest.raises(AdapterMismatch, match="another constraint"):
             GuardedGenerator(world.model, wrong, tokenizer=world.tokenizer, adapter=trained.folder)
+
+
+def test_its_adapter_is_for_members_of_several_rules(tmp_path: Path) -> None:
+    """A member of two rules is merged with a third one, and rules beside a family's file are part of the family."""
+    world = llama_world()
+    (tmp_path / "family.yaml").write_text(FAMILY)
+    pair = "guardwrap: 1\nfields: [double]\nconstraint: [{kind: regex, pattern: '{double}'}, {kind: length, max: 90}]\n"
+    (tmp_path / "pair.yaml").write_text(pair)
+    two, listed = load(tmp_path / "pair.yaml").constraint, [tmp_path / "family.yaml", Length(max=50)]
+    options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": world.max_new_tokens, "seed": 1}
+    known, stricter = "is not known: its card does not say", "a weaker constraint"
+    cases = [(two, two, known), (two, [two, Length(max=50)], stricter), (listed, listed, known)]
+    for i, (trained_for, rules, said) in enumerate(cases):
+        settings = settings_of(world, fields=[{"double": "aa"}])
+        folder = _save(Trainer(guarded_of(world, trained_for), settings, tmp_path / "none"), tmp_path / str(i))
+        assert Card.read(folder / CARD).fields == ["double"]
+        guarded = GuardedGenerator(world.model, rules, tokenizer=world.tokenizer, adapter=folder)
+        assert said in guarded.run("a", fields={"double": "bb"}, **options)[0].report.drawn_from
+    assert isinstance(two, ConstraintTemplate)
+    assert demands(two.filled({"double": "aa"}) & Length(max=50) & Length(min=1), two.digest)
+    assert not demands(two.filled({"double": "aa"}) | Length(max=50), two.digest)

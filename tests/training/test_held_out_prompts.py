@@ -4,20 +4,26 @@ import json
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from guardwrap.adapters import Card, Figure
+from guardwrap.adapters.card import CardPrompts
 from guardwrap.errors import SpecError, UsageError
+from guardwrap.metrics import kl_gold_proposal_from_gold
+from guardwrap.metrics.intervals import rate_over
+from guardwrap.outcomes import Estimate
 from guardwrap.outcomes.blocks import Table
 from guardwrap.support.files import CARD
 from guardwrap.testing import llama_world
 from guardwrap.training import TrainingSettings, read_settings, train, trainer
 from guardwrap.training.learning_curve import Row, summarise
 from guardwrap.training.policy import update
-from guardwrap.training.train import _figures
-from guardwrap.training.training_report import pages_of, read_training, training_charts
+from guardwrap.training.train import _figures, _save
+from guardwrap.training.trainer import _require_held_out
+from guardwrap.training.training_report import Training, pages_of, read_training, training_charts
 from guardwrap.training.training_state import Buffer
 from tests.training.fixtures_training import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
@@ -50,7 +56,7 @@ def test_the_default_holds_out_a_fifth_of_many_prompts():
 
 @pytest.mark.parametrize(("prompts", "share", "which"), [(["a"], 0.2, "none"), (["a", "b"], 0.999999, "all")])
 def test_neither_side_may_be_empty(prompts, share, which):
-    with pytest.raises(ValueError, match=f"holds out {which} of {len(prompts)} prompts"):
+    with pytest.raises(ValueError, match=f"holds out {which} of {len(prompts)} prompt"):
         TrainingSettings(constraint="x", prompts=prompts, held_out=share)
 
 
@@ -142,20 +148,81 @@ def test_both_halves_are_measured(tmp_path):
         assert f"(KL(g‖g') = {distance} nats, measured on {where})" in str(outcome.report.proposal)
 
 
+def test_an_adapter_that_knows_held_out_prompts_is_no_start(tmp_path):
+    """Otherwise figures of the held-out side would be of prompts that the adapter was trained on."""
+    world, small = llama_world(), {"samples": 200, "rounds": 1, "updates": 1, "look": 1, "final_attempts": 8}
+    whole = train(guarded_of(world), settings_of(world, prompts=PROMPTS, **small), tmp_path / "whole").folder
+    with pytest.raises(
+        UsageError, match=r"start: .* trained on 3 of the 3 held-out .*; give held_out as in its training, or 0$"
+    ):
+        trainer_of(tmp_path / "leak", prompts=PROMPTS, held_out=0.4, start=str(whole))
+    some = settings_of(world, prompts=["b", "bb"], start=str(whole), **small)
+    card = Card.read(train(guarded_of(world), some, tmp_path / "some").folder / CARD)
+    assert [card.prompts.has(prompt) for prompt in ("bb", "abab", "bbb")] == [True, True, False]
+    part = trainer_of(tmp_path / "part", prompts=PROMPTS, held_out=0.4, **small)
+    _save(part, tmp_path / "part")
+    same = trainer_of(tmp_path / "same", prompts=PROMPTS, held_out=0.4, start=str(tmp_path / "part" / "adapter"))
+    assert CardPrompts.of(part.sides(PROMPTS)[0], 3, same.start_prompts).start is None, (
+        "these prompts are known already"
+    )
+
+
+def test_the_example_that_starts_from_a_shipped_adapter_holds_out_what_it_did():
+    folder = Path(__file__).parents[2] / "examples" / "training"
+    settings, _ = read_settings(folder / "json-many.yaml")
+    _require_held_out(settings, Card.read(Path(settings.start) / CARD).prompts)
+    assert 0 < sum(settings.held_out_prompts) < 100
+
+
 def test_a_prompt_with_few_accepted_draws_has_no_kl():
     """From a single accepted draw KL(g‖g') would be 0, and over many prompts with a narrow interval."""
     few = [np.array([-1.0 - i, *[-math.inf] * 7]) for i in range(50)]
-    figures, notes = _figures(few, (), population=True)
+    figures, notes = _figures(few, (), [f"{i}" for i in range(50)])
     assert figures.keys() == {"acceptance_after"}
     assert notes == ["KL is unknown: no prompt has 8 accepted draws among 8; raise final_attempts"]
     rng = np.random.default_rng(0)
-    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), population=True)
+    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), [f"{i}" for i in range(90)])
     assert notes[0] == "KL is a mean over the 40 of 90 prompts with 8 accepted draws or more"
     assert figures["kl_gold_guarded"].low < 0.32 < figures["kl_gold_guarded"].high
     assert figures["acceptance_after"].low < (50 / 8 + 40) / 90 < figures["acceptance_after"].high
     row = Row(0, "policy", 0, 0, 0.0, figures["acceptance_after"], 0)
-    summarise(row, few, few)
+    summarise(row, few, few, [[f"{i}" for i in range(50)]] * 2)
     assert (row.kl, row.unseen_kl) == (None, None)
+
+
+@pytest.mark.parametrize(("rules", "prompts"), [(20, 10), (10, 20)])
+def test_the_prompts_of_one_rule_are_not_independent(rules, prompts):
+    """Of whole rules that are held out, the interval is for rules like these; negative control: for prompts."""
+    rng, covered = np.random.default_rng(1), np.zeros(2)
+    of_rules = np.repeat(np.arange(rules), prompts)
+    for _ in range(400):
+        rates = rng.beta(1, 1, rules)[of_rules]  # mean 0.5 over all rules
+        accepted = rng.binomial(10, rates).tolist()
+        intervals = rate_over(accepted, 10, of_rules.tolist()), rate_over(accepted, 10, range(len(accepted)))
+        covered += [each.low <= 0.5 <= each.high for each in intervals]
+    assert covered[0] >= 0.91 * 400
+    assert covered[1] < 0.6 * 400
+    row = Row(0, "policy", 0, 0, 0.0, intervals[0], 0)
+    kls = [rng.normal(-1.0, spread, 20) for spread in (0.1, 0.1, 1.0, 1.0)]
+    summarise(row, kls, kls, [["a", "a", "b", "b"], ["a", "a", "a", "a"]])
+    assert row.kl.high > row.kl.value + 1, "two rules"
+    assert (row.unseen_kl.low, row.unseen_kl.high) == (-math.inf, math.inf), "one rule says nothing of others"
+
+
+def test_each_curve_of_kl_is_of_one_side(tmp_path):
+    """On draws of g of the prompts that are trained on, and by weights of each side."""
+    training = trainer_of(tmp_path, prompts=PROMPTS, held_out=0.4, gold_attempts=1600)
+    training.find_gold()
+    log_policy = training.task.log_probabilities(training.policy.model, training.gold.drawn.samples)
+    seen = training.sides(training.gold.log_ratios(log_policy))[0]
+    mean = np.mean([kl_gold_proposal_from_gold(*each).value for each in seen])
+    assert training.kl_on_gold().value == pytest.approx(mean)
+    low, high = Estimate(1.0, 0.5, 1.5), Estimate(2.0, 1.5, 2.5)
+    row = Row(0, "policy", 100, 100, 1.0, Estimate(0.5, 0.4, 0.6), 50, kl=low, unseen_kl=high)
+    curves = {
+        curve.name: curve.points[0].y for curve in training_charts([Training("mine", [row], None)])["curve"].series
+    }
+    assert curves == {"mine (by weights)": low, "mine, held-out prompts (by weights)": high}
 
 
 FILES = [

@@ -125,3 +125,14 @@ def test_the_page_begins_with_the_claims():
     assert [row[:2] for row in table.rows] == [(claim.sentence, "✓ holds") for claim in claims]
     (page,) = pages_of([Training("dpg", (), None)])
     assert "Claims" not in str(page), "of an interrupted training nothing is claimed"
+
+
+def test_trainings_for_other_rules_of_a_family_have_separate_pages():
+    def of(*values):
+        told = TrainingSettings(
+            constraint="family.yaml", prompts=["a", "b"], fields=[{"word": each} for each in values]
+        )
+        return Training("replay", (), Result(Path("adapter"), figures(), 100, 1000, 1.0, (), (), (), settings=told))
+
+    assert len(pages_of([of("tea", "milk"), of("tea", "milk")])) == 1
+    assert len(pages_of([of("tea", "milk"), of("milk", "tea")])) == 2

@@ -208,7 +208,7 @@ def demands(constraint: Constraint, digest: str) -> bool:
         return True
     if not isinstance(constraint, All):
         return False
-    if any(demands(part, digest) for part in constraint.of):
+    if any(demands(part, digest) for part in (*constraint.of, *constraint.merged)):
         return True
     count = len(constraint.of)
     runs = combinations(range(count + 1), 2) if count <= MOST_PARTS else ()

@@ -152,11 +152,18 @@ def _filled(template: ConstraintTemplate, values: str) -> Constraint:
     """Fill a template with values in JSON, which keeps 1, 1.0, true and "1" apart."""
     with reading(template.path):
         try:
-            data = template._inserted(template.data, json.loads(values))
+            filled_with = json.loads(values)
+            data = template._inserted(template.data, filled_with)
             constraint = read_constraint(data, allow_code=template.allow_code)
         except Invalid as invalid:
             raise template.source.error(("constraint", *invalid.location), invalid.problem) from None
+    return _member(constraint, template, filled_with)
+
+
+def _member(constraint: Constraint, template: Constraint, values: Mapping[str, Any]) -> Constraint:
+    """Mark a constraint as filled from a template, or from a combination with templates."""
     object.__setattr__(constraint, "family", template.digest)
+    object.__setattr__(constraint, "filled_with", values)
     return constraint
 
 
@@ -219,11 +226,14 @@ def fill(constraint: Constraint, values: Mapping[str, Any] | None) -> Constraint
     """Return a constraint whose templates are filled; the constraint itself if it has none."""
     if isinstance(constraint, ConstraintTemplate):
         return constraint.filled(values or {})
-    if not isinstance(constraint, All | AnyOf | Not) or not names_of_fields(constraint):
+    names = names_of_fields(constraint)
+    if not isinstance(constraint, All | AnyOf | Not) or not names:
         return constraint
     if isinstance(constraint, Not):
-        return replace(constraint, of=fill(constraint.of, values))
-    return replace(constraint, of=tuple(fill(part, values) for part in constraint.of))
+        filled: Constraint = replace(constraint, of=fill(constraint.of, values))
+    else:
+        filled = replace(constraint, of=tuple(fill(part, values) for part in constraint.of))
+    return _member(filled, constraint, {name: (values or {})[name] for name in names})
 
 
 def unfilled(template: ConstraintTemplate) -> str:
