@@ -1,10 +1,13 @@
 """Words that are written where paths lead up to them: the distribution of texts, for mixtures that are arbitrary."""
 
 import math
+import string
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Twisted, load_local
 from guardwrap.calls import source, twisting
@@ -12,6 +15,8 @@ from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint
 from guardwrap.engine.refill.row_states import Plain, Rows, Separate, Wave, can_rewind
 from guardwrap.engine.refill.slots import Slots
+from guardwrap.engine.scheduling.backend import AttemptState, Launch
+from guardwrap.engine.token_sampling import draw_tokens, new_attempt
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers import Attempt
@@ -129,6 +134,53 @@ def test_tokens_that_truncation_leaves_out_are_not_written() -> None:
     assert fit(world, form, attempts) > FITS
     assert errors_of_z(world, form, attempts) < 4
     assert {each.draw.token_ids for each in attempts if each.satisfied} <= set(gold)
+
+
+class RaisingMask:
+    """The mask of another caller, which fails."""
+
+    beyond = False
+
+    def left_out(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("the other caller's")
+
+    def close(self, *_: Any) -> None:
+        pass
+
+
+COMPANY: dict[str, tuple[RaisingMask | None, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "a mask that raises": (RaisingMask(), torch.clone),
+    "logits that are not numbers": (None, lambda logits: torch.full_like(logits, math.nan)),
+    "tokens that are tied with the k-th": (None, torch.zeros_like),
+}
+
+
+@pytest.mark.parametrize("company", COMPANY)
+def test_another_caller_in_the_batch_changes_no_weight(company: str) -> None:
+    """If another caller's attempt raises or has ties, the batch is drawn again. Paths are followed as if once."""
+    form = Form(ANYWHERE.rule, string.ascii_letters, ANYWHERE.spellings)
+    world = world_of(form, top_k=5)
+    (request,) = guarded_of(world, form).session.job(dict(world.settings)).requests([world.prompt])
+    law, likely = request.prompt.law, torch.zeros(len(world.tokenizer))
+    likely[world.tokenizer.convert_tokens_to_ids(["a", "b"])] = 3.0
+    mask, logits_of = COMPANY[company]
+    random = torch.Generator().manual_seed(0)
+    steps = likely + torch.randn(16, 8, len(likely), generator=random)
+
+    def drawn(number: int, *, beside: bool) -> AttemptState:
+        attempt = new_attempt(Launch(law, 1, 0, number, request=request, twist=request.drawing.twist))
+        for logits in steps[number]:
+            other = [new_attempt(Launch(law, 1, 1, number, request="other", mask=mask))] if beside else []
+            draw_tokens(torch.stack([logits, logits_of(logits)])[: 1 + beside], [attempt, *other])
+            if attempt.status != "running":
+                break
+        return attempt
+
+    for number in range(len(steps)):
+        alone, beside = drawn(number, beside=False), drawn(number, beside=True)
+        assert alone.error is None
+        assert (beside.token_ids, beside.status) == (alone.token_ids, alone.status)
+        assert beside.log_weight == pytest.approx(alone.log_weight, abs=1e-6)
 
 
 def test_negative_control_the_weights_are_ignored() -> None:
