@@ -3,15 +3,18 @@
 import math
 import string
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Twisted, load_local
 from guardwrap.calls import source, twisting
 from guardwrap.calls.sessions import LocalSession
+from guardwrap.calls.source import LocalSource
 from guardwrap.calls.twisting import TwistedConstraint
 from guardwrap.engine.refill.row_states import Plain, Rows, Separate, Wave, can_rewind
 from guardwrap.engine.refill.slots import Slots
@@ -337,6 +340,50 @@ def test_a_call_learns_both_ways_and_says_which_it_takes(monkeypatch: pytest.Mon
         assert twisted.learned
         launched = guarded.session.job(dict(world.settings)).requests([world.prompt])
         assert isinstance(next(iter(launched)).drawing.twist, Hits) == writes
+
+
+class SameScores(LogitsProcessor):
+    """A processor of the user's own, which might count its calls."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+LEAVES_TRACES = {"a processor": {"logits_processor": LogitsProcessorList([SameScores()])}, "a time": {"max_time": 60.0}}
+
+
+@pytest.mark.parametrize("calls_before", ["none", "learning was cut between the rounds of writing"])
+@pytest.mark.parametrize("kind", LEAVES_TRACES)
+def test_where_words_are_not_written_other_calls_learn_to_write_them(
+    kind: str, calls_before: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(twisting, "ENOUGH", 2.0)
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+    budget = Budget(max_attempts=None)
+    guarded = GuardedGenerator(world.pipeline(), form.rule, proposal=Twisted(), budget=budget, seed=3)
+    job = guarded.session.job(dict(world.settings))
+    assert isinstance(job.source, LocalSource)
+    assert job.source.twists is not None
+    twisted = job.source.twists.constraint
+    by_states, by_writing = 32, 32 // 6 + 32 // 3
+    if calls_before != "none":
+        prompts = list(job.call.prompts(enumerate([world.prompt]), 8))
+        twisted.learn(prompts, job._attempts, lambda: 1.0 if twisted.rounds <= twisted.by_states else 0.0)
+        assert twisted.rounds == twisted.by_states + 1
+    spent = twisted.spent.attempts
+    for more in ({"max_new_tokens": 3}, {}):
+        (outcome,) = guarded.run(world.prompt, **{**world.settings, **LEAVES_TRACES[kind], **more})
+        assert outcome.ok
+    assert twisted.spent.attempts == max(spent, by_states)
+    assert twisted.values is not None
+    assert len(twisted.values) == world.max_new_tokens + 1, "rows for longer texts than those of the first call"
+    guarded.save_twist(tmp_path / "states.safetensors")
+    assert twisted.left > 0
+    assert guarded.run(world.prompt, **world.settings)[0].ok
+    assert twisted.left == 0
+    assert twisted.spent.attempts == by_states + by_writing
+    assert twisted.decision
 
 
 def test_what_may_be_taken_back_is_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
