@@ -394,19 +394,18 @@ class Twists:
     strength: float | None  # the power of ψ; None for the default
     model_share: float | None = None  # the share of the model itself in each step, at most the default; None for that
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for reports."""
+    def notes(self, prompt: PreparedPrompt) -> tuple[str, ...]:
+        """Return notes for the report of a prompt."""
         learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
         unused = self.constraint.unused
         notes = (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
         decision = self.constraint.decision
-        return (*notes, decision) if decision and self.strength is None and self.model_share is None else notes
+        return (*notes, decision) if decision and self._may_write(prompt) else notes
 
     def twist(self, prompt: PreparedPrompt, draw_of: Callable[[AttemptState], Draw]) -> Twist | Hits:
         """Return the twist of a prompt, whose attempts ``draw_of`` decodes."""
-        hits, usual = self.constraint.hits, self.strength is None and self.model_share is None
-        if hits is not None and self.constraint.writes and usual and prompt.law.is_stateless:
+        hits = self.constraint.hits
+        if hits is not None and self.constraint.writes and self._may_write(prompt):
             return hits.twist(prompt.law, draw_of)
         most, defaults = prompt.law.most_new, self.constraint.defaults
         share = defaults.model_share
@@ -422,3 +421,7 @@ class Twists:
             # Nobody here has seen what a file was learned from, so reports allow for what it may hide.
             most_weight=math.inf if self.constraint.origin is None else 1 / LEAST_SHARE,
         )
+
+    def _may_write(self, prompt: PreparedPrompt) -> bool:
+        """Return whether words may be written for a prompt, if that was decided."""
+        return self.strength is None and self.model_share is None and prompt.law.is_stateless

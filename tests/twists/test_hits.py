@@ -386,6 +386,26 @@ def test_where_words_are_not_written_other_calls_learn_to_write_them(
     assert twisted.decision
 
 
+WRITES_NOTHING: dict[str, Any] = {**LEAVES_TRACES, "a strength": {"proposal": Twisted(strength=0.5)}}
+
+
+@pytest.mark.parametrize("kind", WRITES_NOTHING)
+def test_reports_say_that_words_are_written_only_where_they_are(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twisting, "ENOUGH", 2.0)
+    monkeypatch.setattr(twisting, "decided", lambda *ways: (True, "words are written"))
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+    guarded = GuardedGenerator(world.pipeline(), form.rule, proposal=Twisted(), seed=3)
+    guarded.run(world.prompt, **world.settings)
+    for more, writes in (({}, True), (WRITES_NOTHING[kind], False)):
+        settings = {**world.settings, **more}
+        (request,) = guarded.session.job(dict(settings)).requests([world.prompt])
+        assert isinstance(request.drawing.twist, Hits) == writes
+        (outcome,) = guarded.run(world.prompt, **settings)
+        assert ("words are written" in outcome.report.notes) == writes
+    assert twisted_of(guarded).learned, "both calls use what was learned once"
+
+
 def test_what_may_be_taken_back_is_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a text that comes with the word by itself is streamed, and then another one is written."""
     world = world_of(ANYWHERE, max_new_tokens=6)
