@@ -211,8 +211,9 @@ class Twisted:
     The attempt is weighed by the sum over all places, so nearly all attempts count (what was taken back is an auxiliary
     variable: Andrieu and Roberts 2009). That way is taken unless learning shows that it needs several times as many
     attempts as states do; the report says which way it is, and what learning saw of both. It is not tried with
-    ``strength``, ``learned`` or ``examples``, for models whose cache cannot drop tokens, or with logits processors of
-    your own.
+    ``learned`` or ``examples``, for models whose cache cannot drop tokens, or in calls with ``max_time`` or with logits
+    processors or stopping criteria of your own. With ``strength`` it is tried for later calls without it, but not
+    taken.
 
     ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the

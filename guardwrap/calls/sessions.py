@@ -132,7 +132,8 @@ class LocalSession(BaseSession):
 
         wanted = self.spec.constraint.digest
         with self._learning:
-            learned = [entry for (digest, *_), entry in self._learned.items() if digest == wanted and entry[0].learned]
+            entries = [entry for (digest, *_), entry in self._learned.items() if digest == wanted]
+        learned = [entry for entry in entries if entry[0].knows_states]
         if not learned:
             raise UsageError("no twist was learned for this constraint; draw texts with proposal=Twisted() first")
         twisted, (model, *_) = learned[-1]

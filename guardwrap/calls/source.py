@@ -137,7 +137,7 @@ class LocalSource:
         twist = None if twists is None else twists.twist(prompt, partial(_drawn, draw_of, prompt))
         why = _TAKEN_BACK if isinstance(twist, Hits) else self._whole_because(prompt)
         notes = (*self.notes, *(self._notes_on_weights() if spec.sampler.weighs else ()), *prompt.law.notes)
-        notes += (*self.call.notes(prompt, spec.constraint), *(() if twists is None else twists.notes))
+        notes += (*self.call.notes(prompt, spec.constraint), *(() if twists is None else twists.notes(prompt)))
         return prompt, Drawing(
             draw_of,
             watch,

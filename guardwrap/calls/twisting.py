@@ -249,6 +249,11 @@ class TwistedConstraint:
         return self.rounds == len(self.sizes)
 
     @property
+    def knows_states(self) -> bool:
+        """Whether the values of states are final, whatever is left to learn of where words are written."""
+        return self.rounds >= self.by_states
+
+    @property
     def left(self) -> int:
         """The most attempts that it has still to be learned from."""
         return 0 if self.learned else sum(self.sizes[self.rounds :]) + len(self.examples)
@@ -274,9 +279,10 @@ class TwistedConstraint:
                 # A mask helps only where some token leads to a state from which no text satisfies the constraint.
                 masks = "" if self.states.automaton.live().all() else ", or use Masked()"
                 raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1) + masks)
-            if self.hits is not None and not all(prompt.law.is_stateless for prompt in prompts):
-                self.hits, self.sizes = None, self.sizes[: self.by_states]  # what was taken back may have left traces
-            while not self.learned and ((seconds := left()) is None or seconds > 0):
+            # With functions of the user's own, or max_time, no token is taken back. Other calls learn to write words.
+            takes_back = all(prompt.law.is_stateless for prompt in prompts)
+            last_round = len(self.sizes) if takes_back else self.by_states
+            while self.rounds < last_round and ((seconds := left()) is None or seconds > 0):
                 count = -(-self.sizes[self.rounds] // len(prompts))
                 began = time.monotonic()
                 twists: list[Twist | Hits] = [self._learning_twist(each, count * len(prompts)) for each in prompts]
@@ -322,7 +328,7 @@ class TwistedConstraint:
         if values is None:
             return None
         tokens = min(tokens, MOST_VALUES // len(automaton) - 1)
-        if self.learned and tokens >= len(values):
+        if self.knows_states and tokens >= len(values):
             # The values of what a file has may take long to compute for so many tokens.
             most = MOST_PRODUCTS // max(1, sum(row.nnz for row in self.counts.onward.values()))
             if self.origin is not None and tokens > most:
@@ -388,19 +394,18 @@ class Twists:
     strength: float | None  # the power of ψ; None for the default
     model_share: float | None = None  # the share of the model itself in each step, at most the default; None for that
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for reports."""
+    def notes(self, prompt: PreparedPrompt) -> tuple[str, ...]:
+        """Return notes for the report of a prompt."""
         learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
         unused = self.constraint.unused
         notes = (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
         decision = self.constraint.decision
-        return (*notes, decision) if decision and self.strength is None and self.model_share is None else notes
+        return (*notes, decision) if decision and self._may_write(prompt) else notes
 
     def twist(self, prompt: PreparedPrompt, draw_of: Callable[[AttemptState], Draw]) -> Twist | Hits:
         """Return the twist of a prompt, whose attempts ``draw_of`` decodes."""
-        hits, usual = self.constraint.hits, self.strength is None and self.model_share is None
-        if hits is not None and self.constraint.writes and usual and prompt.law.is_stateless:
+        hits = self.constraint.hits
+        if hits is not None and self.constraint.writes and self._may_write(prompt):
             return hits.twist(prompt.law, draw_of)
         most, defaults = prompt.law.most_new, self.constraint.defaults
         share = defaults.model_share
@@ -416,3 +421,7 @@ class Twists:
             # Nobody here has seen what a file was learned from, so reports allow for what it may hide.
             most_weight=math.inf if self.constraint.origin is None else 1 / LEAST_SHARE,
         )
+
+    def _may_write(self, prompt: PreparedPrompt) -> bool:
+        """Return whether words may be written for a prompt, if that was decided."""
+        return self.strength is None and self.model_share is None and prompt.law.is_stateless

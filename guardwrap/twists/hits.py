@@ -167,6 +167,7 @@ class _Path:
     log_norms: Values  # log Σ a(x) exp(tilt of x) of the newest step, ``[components]``
     beginnings: list[_Beginning]
     places: list[_Place] = field(default_factory=list)
+    next_places: list[_Place] = field(default_factory=list)  # those before the next token, until it is drawn
     rest: tuple[int, ...] | None = None  # the tokens to write; None while the path is drawn
     edge: bool = False  # whether what follows them must not belong to the word
     stuck: bool = False  # whether that cannot be drawn
@@ -230,6 +231,9 @@ class Hits:
         path, ids = self._path(attempt.token_ids), attempt.token_ids
         if attempt.status not in ("running", "finished", "cut", "aborted"):
             return False
+        if path.rest is None:
+            path.log_parts += self.mixture.tilts[:, ids[-1]] - path.log_norms
+            path.places += path.next_places
         state, begins, _ = path.beginnings[-1]
         ended = ids[-1] in self.end_ids
         if not ended:
@@ -314,15 +318,17 @@ class Hits:
         log_probabilities: Values,
         log_weight: float,
     ) -> Values:
-        """Return the factors of the mixture, and note where the word could be written."""
-        if token_ids:
-            path.log_parts += self.mixture.tilts[:, token_ids[-1]] - path.log_norms
+        """Return the factors of the mixture, and note where the word could be written.
+
+        An earlier call's places for the same tokens are replaced; ``turned`` adds them once a token is drawn.
+        """
         gains = self.mixture.gains[:, : len(log_probabilities)] if tokens is None else self.mixture.gains[:, tokens]
         norms = gains @ np.exp(log_probabilities.astype(np.float32))
         path.log_norms = np.log(norms.astype(np.float64))
         posterior = np.exp(path.log_parts - logsumexp(path.log_parts)) / norms
         factors: Values = np.log(posterior.astype(np.float32) @ gains).astype(np.float64)
         state, begins, _ = path.beginnings[-1]
+        path.next_places = []
         worths = np.zeros(len(log_probabilities)) if self.records is not None else None
         for spelling in self._first_here(state, begins):
             ids = self.spellings[spelling]
@@ -331,7 +337,7 @@ class Hits:
                 continue
             log_first = float(log_probabilities[column])
             log_here = log_first + self.log_rests[spelling]
-            path.places.append(_Place(len(token_ids), spelling, log_first, log_weight + log_here))
+            path.next_places.append(_Place(len(token_ids), spelling, log_first, log_weight + log_here))
             if worths is not None:
                 worths[column] += math.exp(log_here)
         if self.records is not None and worths is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -112,19 +113,22 @@ class TokenStates:
         kinds: dict[str, int] = {}
         self._codes = tuple(self._encoded(begins, kinds) for begins in (False, True))
         self._after: OrderedDict[tuple[int, bool], States] = OrderedDict()
+        self._order = Lock()  # batches in several threads share the states, and change which were used last
 
     def after(self, state: int, *, begins: bool) -> States:
         """Return the state after each token, ``[vocabulary]``; ``begins``: whether no text has been written yet."""
         key = state, begins
-        if key not in self._after:
+        states = self._after.get(key)
+        if states is None:
             states = np.full(self._vocabulary.size, state, dtype=np.int32)
             for tokens, kinds in self._codes[begins]:
                 states[tokens] = self.automaton.table[states[tokens], kinds]
-            self._after[key] = states
+        with self._order:
+            self._after[key] = states  # again, if another thread has dropped it
+            self._after.move_to_end(key)
             if len(self._after) * self._vocabulary.size > _KEPT and len(self._after) > 1:
                 self._after.popitem(last=False)
-        self._after.move_to_end(key)
-        return self._after[key]
+        return states
 
     def read(self, token_ids: Sequence[int]) -> tuple[int, bool]:
         """Return the state after some tokens, and whether they have written no text."""

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.engine.scheduling.backend import AttemptState
+from guardwrap.engine.scheduling.backend import AttemptState, keep_state, last_state
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.state_values import LOG_DEAD, SoftCounts, TokenStates, Values
 from guardwrap.twists.tilt import LIKELY, StepRecords, step_of
@@ -121,7 +121,9 @@ class Twist:
         state, begins = self.states.read(token_ids)
         after = self.states.ahead(state, begins, tokens, len(log_probabilities))
         ends = self._ends if tokens is None else np.isin(tokens, self._ends).nonzero()[0]
-        if self.counts is not None:
+        seen = last_state(token_ids, self)
+        if self.counts is not None and (seen is None or seen[0] < len(token_ids)):
+            keep_state(token_ids, self, None)  # if it is called again for these tokens, they count once
             shares = np.exp(log_probabilities)
             ending = float(shares[ends].sum())
             shares[ends] = 0.0

@@ -1,17 +1,25 @@
 """Words that are written where paths lead up to them: the distribution of texts, for mixtures that are arbitrary."""
 
 import math
+import string
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Twisted, load_local
 from guardwrap.calls import source, twisting
 from guardwrap.calls.sessions import LocalSession
+from guardwrap.calls.source import LocalSource
 from guardwrap.calls.twisting import TwistedConstraint
 from guardwrap.engine.refill.row_states import Plain, Rows, Separate, Wave, can_rewind
 from guardwrap.engine.refill.slots import Slots
+from guardwrap.engine.scheduling.backend import AttemptState, Launch
+from guardwrap.engine.token_sampling import draw_tokens, new_attempt
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Outcome
 from guardwrap.samplers import Attempt
@@ -129,6 +137,53 @@ def test_tokens_that_truncation_leaves_out_are_not_written() -> None:
     assert fit(world, form, attempts) > FITS
     assert errors_of_z(world, form, attempts) < 4
     assert {each.draw.token_ids for each in attempts if each.satisfied} <= set(gold)
+
+
+class RaisingMask:
+    """The mask of another caller, which fails."""
+
+    beyond = False
+
+    def left_out(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("the other caller's")
+
+    def close(self, *_: Any) -> None:
+        pass
+
+
+COMPANY: dict[str, tuple[RaisingMask | None, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "a mask that raises": (RaisingMask(), torch.clone),
+    "logits that are not numbers": (None, lambda logits: torch.full_like(logits, math.nan)),
+    "tokens that are tied with the k-th": (None, torch.zeros_like),
+}
+
+
+@pytest.mark.parametrize("company", COMPANY)
+def test_another_caller_in_the_batch_changes_no_weight(company: str) -> None:
+    """If another caller's attempt raises or has ties, the batch is drawn again. Paths are followed as if once."""
+    form = Form(ANYWHERE.rule, string.ascii_letters, ANYWHERE.spellings)
+    world = world_of(form, top_k=5)
+    (request,) = guarded_of(world, form).session.job(dict(world.settings)).requests([world.prompt])
+    law, likely = request.prompt.law, torch.zeros(len(world.tokenizer))
+    likely[world.tokenizer.convert_tokens_to_ids(["a", "b"])] = 3.0
+    mask, logits_of = COMPANY[company]
+    random = torch.Generator().manual_seed(0)
+    steps = likely + torch.randn(16, 8, len(likely), generator=random)
+
+    def drawn(number: int, *, beside: bool) -> AttemptState:
+        attempt = new_attempt(Launch(law, 1, 0, number, request=request, twist=request.drawing.twist))
+        for logits in steps[number]:
+            other = [new_attempt(Launch(law, 1, 1, number, request="other", mask=mask))] if beside else []
+            draw_tokens(torch.stack([logits, logits_of(logits)])[: 1 + beside], [attempt, *other])
+            if attempt.status != "running":
+                break
+        return attempt
+
+    for number in range(len(steps)):
+        alone, beside = drawn(number, beside=False), drawn(number, beside=True)
+        assert alone.error is None
+        assert (beside.token_ids, beside.status) == (alone.token_ids, alone.status)
+        assert beside.log_weight == pytest.approx(alone.log_weight, abs=1e-6)
 
 
 def test_negative_control_the_weights_are_ignored() -> None:
@@ -285,6 +340,70 @@ def test_a_call_learns_both_ways_and_says_which_it_takes(monkeypatch: pytest.Mon
         assert twisted.learned
         launched = guarded.session.job(dict(world.settings)).requests([world.prompt])
         assert isinstance(next(iter(launched)).drawing.twist, Hits) == writes
+
+
+class SameScores(LogitsProcessor):
+    """A processor of the user's own, which might count its calls."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+LEAVES_TRACES = {"a processor": {"logits_processor": LogitsProcessorList([SameScores()])}, "a time": {"max_time": 60.0}}
+
+
+@pytest.mark.parametrize("calls_before", ["none", "learning was cut between the rounds of writing"])
+@pytest.mark.parametrize("kind", LEAVES_TRACES)
+def test_where_words_are_not_written_other_calls_learn_to_write_them(
+    kind: str, calls_before: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(twisting, "ENOUGH", 2.0)
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+    budget = Budget(max_attempts=None)
+    guarded = GuardedGenerator(world.pipeline(), form.rule, proposal=Twisted(), budget=budget, seed=3)
+    job = guarded.session.job(dict(world.settings))
+    assert isinstance(job.source, LocalSource)
+    assert job.source.twists is not None
+    twisted = job.source.twists.constraint
+    by_states, by_writing = 32, 32 // 6 + 32 // 3
+    if calls_before != "none":
+        prompts = list(job.call.prompts(enumerate([world.prompt]), 8))
+        twisted.learn(prompts, job._attempts, lambda: 1.0 if twisted.rounds <= twisted.by_states else 0.0)
+        assert twisted.rounds == twisted.by_states + 1
+    spent = twisted.spent.attempts
+    for more in ({"max_new_tokens": 3}, {}):
+        (outcome,) = guarded.run(world.prompt, **{**world.settings, **LEAVES_TRACES[kind], **more})
+        assert outcome.ok
+    assert twisted.spent.attempts == max(spent, by_states)
+    assert twisted.values is not None
+    assert len(twisted.values) == world.max_new_tokens + 1, "rows for longer texts than those of the first call"
+    guarded.save_twist(tmp_path / "states.safetensors")
+    assert twisted.left > 0
+    assert guarded.run(world.prompt, **world.settings)[0].ok
+    assert twisted.left == 0
+    assert twisted.spent.attempts == by_states + by_writing
+    assert twisted.decision
+
+
+WRITES_NOTHING: dict[str, Any] = {**LEAVES_TRACES, "a strength": {"proposal": Twisted(strength=0.5)}}
+
+
+@pytest.mark.parametrize("kind", WRITES_NOTHING)
+def test_reports_say_that_words_are_written_only_where_they_are(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twisting, "ENOUGH", 2.0)
+    monkeypatch.setattr(twisting, "decided", lambda *ways: (True, "words are written"))
+    form = Form(Keyword("ab"), "ab ", ("ab",))
+    world = world_of(form, llama_world)
+    guarded = GuardedGenerator(world.pipeline(), form.rule, proposal=Twisted(), seed=3)
+    guarded.run(world.prompt, **world.settings)
+    for more, writes in (({}, True), (WRITES_NOTHING[kind], False)):
+        settings = {**world.settings, **more}
+        (request,) = guarded.session.job(dict(settings)).requests([world.prompt])
+        assert isinstance(request.drawing.twist, Hits) == writes
+        (outcome,) = guarded.run(world.prompt, **settings)
+        assert ("words are written" in outcome.report.notes) == writes
+    assert twisted_of(guarded).learned, "both calls use what was learned once"
 
 
 def test_what_may_be_taken_back_is_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:

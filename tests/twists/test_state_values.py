@@ -1,14 +1,19 @@
 """Values learned from soft counts are the probabilities of success, where the counts are."""
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from guardwrap import Keyword, Length
+from guardwrap.models.vocabulary import Vocabulary
+from guardwrap.testing import character_tokenizer
+from guardwrap.twists import state_values
 from guardwrap.twists.automata import Automaton
 from guardwrap.twists.progress_of import automaton_of
-from guardwrap.twists.state_values import SoftCounts, log_values
+from guardwrap.twists.state_values import SoftCounts, TokenStates, log_values
 
 
 def automaton() -> Automaton:
@@ -51,3 +56,30 @@ def test_states_with_enough_visits_keep_what_the_model_itself_showed() -> None:
     counts.note(1, np.array([1]), np.array([1.0]), 0.0)
     assert counts.visits == {0: 3, 1: 1}
     assert counts.ends[0] == pytest.approx(1.5)
+
+
+def test_threads_that_share_states_do_not_drop_them_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = character_tokenizer("abc")
+    vocabulary = Vocabulary(tokenizer, tokenizer.decode, skips=True)
+    rule = automaton_of(Keyword("abcabc", whole_words=False))
+    assert rule is not None
+    every = TokenStates(rule, vocabulary)
+    expected = [every.after(state, begins=False).tolist() for state in range(len(rule))]
+    monkeypatch.setattr(state_values, "_KEPT", 3 * vocabulary.size)
+    shared = TokenStates(rule, vocabulary)
+
+    def reads(stride: int) -> None:
+        for number in range(30_000):
+            state = number * stride % len(rule)
+            states = shared.after(state, begins=False)
+            assert number % 100 or states.tolist() == expected[state]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(reads, (1, 2, 3, 5)):
+                pass
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(shared._after) == 3

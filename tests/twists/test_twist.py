@@ -28,6 +28,7 @@ from guardwrap import (
 )
 from guardwrap.calls import twisting
 from guardwrap.engine import token_sampling
+from guardwrap.engine.scheduling.backend import TokenIds
 from guardwrap.errors import UsageError
 from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
@@ -246,6 +247,24 @@ def rarest(world: World, rule: Constraint, values: Values, tilt: Values, share: 
         for token in np.flatnonzero(law).tolist():
             logs[(*prefix, token)] = logs[prefix] + norm - factors[token]
     return math.exp(-max(logs[ids] for ids in a))
+
+
+def test_a_distribution_that_comes_again_counts_once() -> None:
+    """A batch is drawn again if another attempt of it raises."""
+    world, automaton = world_of(), automaton_of(RULE)
+    assert automaton is not None
+    vocabulary = Vocabulary(world.tokenizer, world.tokenizer.decode, skips=True)
+    counts, size = SoftCounts(len(automaton)), len(world.tokenizer)
+    learning = twist.Twist(TokenStates(automaton, vocabulary), None, [world.tokenizer.eos_token_id], 4, counts)
+    law, ids = np.full(size, -math.log(size)), TokenIds()
+    for calls in (2, 1, 3):
+        for _ in range(calls):
+            learning.log_factors(ids, None, law)
+        ids.append(world.tokenizer.convert_tokens_to_ids("c"))
+    assert sum(counts.visits.values()) == 3
+    assert sum(counts.ends.values()) == pytest.approx(3 / size)
+    learning.log_factors(TokenIds(), None, law)
+    assert sum(counts.visits.values()) == 4, "another attempt counts too"
 
 
 HOSTILE = {

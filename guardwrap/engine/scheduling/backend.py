@@ -110,6 +110,9 @@ class TokenTwist(Protocol):
         ``tokens`` has the token of each column, or is None if column i is token i; ``log_probabilities`` has their
         log-probabilities under a in nats, -inf for tokens that cannot be drawn; ``log_weight`` is log a/a' of the
         tokens so far in nats. ``[columns]`` each.
+
+        It may be called again for the same tokens before one is drawn, since a batch is drawn again if one of its
+        attempts raises, or has ties beyond the candidates. What is kept must then be the same as after one call.
         """
 
     def turned(self, attempt: AttemptState) -> bool:
