@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -71,6 +72,8 @@ _LONG = 1e9
 _ENGINES: WeakValueDictionary[int, EngineEndpoint] = WeakValueDictionary()
 """Endpoints by the ``id`` of their ``LLM``, which they keep alive: an engine has one thread that steps it."""
 
+_ENGINES_LOCK = threading.Lock()
+
 
 def endpoint_of(generator: Any) -> Endpoint | None:
     """Return an endpoint, or an ``LLM`` of vLLM as one; None for anything else."""
@@ -78,7 +81,8 @@ def endpoint_of(generator: Any) -> Endpoint | None:
         return generator
     if ("vllm", "LLM") not in {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(generator).__mro__}:
         return None
-    endpoint = _ENGINES[id(generator)] = _ENGINES.get(id(generator)) or EngineEndpoint(generator)
+    with _ENGINES_LOCK:  # threads that wrap one LLM must not get an endpoint each
+        endpoint = _ENGINES[id(generator)] = _ENGINES.get(id(generator)) or EngineEndpoint(generator)
     return endpoint
 
 

@@ -5,6 +5,7 @@ import os
 import random
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Masked, Regex, ToolCalls
+from guardwrap.engine.endpoint.vllm_engine import EngineEndpoint, endpoint_of
 from guardwrap.errors import EndpointError, UsageError
 from guardwrap.testing import goodness_of_fit
 
@@ -158,6 +160,19 @@ def test_wrappers_of_an_engine_share_the_thread_that_steps_it() -> None:
     assert first.session.model is second.session.model
     assert first.batch_size == 8
     assert GuardedGenerator(LLM(), Regex("a")).session.model is not first.session.model
+
+
+def test_threads_that_wrap_an_engine_share_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = EngineEndpoint.__init__
+
+    def slow(self: EngineEndpoint, llm: Any) -> None:
+        time.sleep(0.1)  # long enough for the other thread to look for an endpoint as well
+        right(self, llm)
+
+    monkeypatch.setattr(EngineEndpoint, "__init__", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(endpoint_of, [LLM()] * 2)
+    assert first is second
 
 
 def test_faults_are_named_and_leave_no_request() -> None:
