@@ -91,6 +91,7 @@ def _fits(constraint: Constraint, count: int = 1) -> Fault:
         if len(answers) != count:
             return f"{len(answers)} texts instead of {count}"
         for answer in answers:
+            _require_text(answer)
             if not (constraint.accepts(answer.text) if not answer.cut_off else _may_fit(constraint, answer.text)):
                 return "a text that breaks it"
         return None
@@ -100,9 +101,13 @@ def _fits(constraint: Constraint, count: int = 1) -> Fault:
 
 def _may_fit(constraint: Constraint, prefix: str) -> bool:
     """Return whether a text that was cut off may fit. A poem does not begin as one that does."""
-    if not prefix.strip():
-        raise Undecided
     return constraint.verdict(prefix) is not Verdict.VIOLATED
+
+
+def _require_text(answer: Answer) -> None:
+    """Raise Undecided for an answer that was cut off before its text, for example in its reasoning."""
+    if answer.cut_off and not answer.text.strip():
+        raise Undecided
 
 
 def _called(*names: str, arguments: bool = False) -> Fault:
@@ -134,10 +139,14 @@ def _call_or_format(answers: Sequence[Answer]) -> str | None:
 
 
 def _same(answers: Sequence[Answer]) -> str | None:
-    return None if len({answer.text for answer in answers}) == 1 else "two texts instead of one"
+    if len({answer.text for answer in answers}) > 1:
+        return "two texts instead of one"
+    _require_text(answers[0])
+    return None
 
 
 def _stopped(answers: Sequence[Answer]) -> str | None:
+    _require_text(answers[0])
     return "the stop string is in the text" if STOP in answers[0].text else None
 
 

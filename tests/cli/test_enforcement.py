@@ -177,6 +177,16 @@ def test_what_is_cut_off_shows_something_if_no_poem_begins_like_that():
     assert [poem[name].result for name in names] == [Result.IGNORED] * 3
 
 
+def test_reasoning_that_is_cut_off_shows_nothing():
+    """Its text is empty: equal to any other one, and without a stop string."""
+    reasoning = {"message": {"content": None, "reasoning": POEM}, "finish_reason": "length"}
+    findings = by_name(lambda asked: (200, [reasoning] * asked.get("n", 1)))
+    names = ("seed", "top_k", "min_p", "stop", "response_format: json_schema")
+    assert {(findings[name].result, findings[name].detail) for name in names} == {
+        (Result.UNKNOWN, "cut off at 64 tokens")
+    }
+
+
 def test_exit_codes():
     with serving(obeying) as url:
         done = run("doctor", "--endpoint", url, "--tries", 1)
