@@ -16,6 +16,7 @@ from guardwrap.constraints.verdicts import Verdict
 from guardwrap.engine.endpoint.request_faults import printable_line
 from guardwrap.engine.endpoint.server import Endpoint, client_library
 from guardwrap.errors import EndpointError
+from guardwrap.support.network import is_temporary
 
 PROMPT = "Write a short poem about the sea."
 """Asks for what no constraint below accepts, so that a model that is not constrained breaks it at once."""
@@ -228,6 +229,7 @@ class Server:
         """Try a field, each time with another seed."""
         limit = f"cut off at {probe.fields.get('max_tokens', TOKENS)} tokens"
         faults, decided, cut_off, note, undecided = [], 0, 0, "", limit
+        failed: Finding | None = None
         for seed in range(1, tries + 1):
             try:
                 seeds = [seed] if probe.again is None else [seed, seed + probe.again]
@@ -238,23 +240,31 @@ class Server:
                 undecided = str(reason) or undecided
                 continue
             except self._failure as error:
-                status = getattr(error, "status_code", None)
-                # What the server says of its error, without openai's words around it.
-                message = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
-                if status is None or status == 404 or status in (401, 403):
-                    asked = f"{self.model} at {self._client.base_url}"
-                    raise EndpointError(f"{asked} cannot be asked: {message}; check --endpoint and --model") from None
-                result = Result.UNKNOWN if status >= 500 and status != 501 else Result.REFUSED
-                return Finding(probe.name, result, seed, f"{status} {message}".rstrip())
+                failed = self._failed(probe, seed, error)
+                break
             decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in answers)
             faults += [] if fault is None else [fault]
-        if faults:
-            return Finding(probe.name, Result.IGNORED, tries, f"{len(faults)} of {decided}: {faults[0]}")
+        if faults:  # one is enough, whatever happened to the other tries
+            made = tries if failed is None else failed.tries
+            return Finding(probe.name, Result.IGNORED, made, f"{len(faults)} of {decided}: {faults[0]}")
+        if failed is not None:
+            return failed
         if not decided:
             return Finding(probe.name, Result.UNKNOWN, tries, undecided)
         if cut_off and probe.fault is not _same and not note:
             note = f"{cut_off} of {decided} were {limit}, and right so far"
         return Finding(probe.name, Result.ENFORCED, decided, note)
+
+    def _failed(self, probe: Probe, seed: int, error: Any) -> Finding:
+        """Return what an error says of a field; raise EndpointError if the server cannot be asked at all."""
+        status = getattr(error, "status_code", None)
+        # What the server says of its error, without openai's words around it.
+        message = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
+        if status is None or status == 404 or status in (401, 403):
+            asked = f"{self.model} at {self._client.base_url}"
+            raise EndpointError(f"{asked} cannot be asked: {message}; check --endpoint and --model") from None
+        result = Result.UNKNOWN if is_temporary(status) else Result.REFUSED
+        return Finding(probe.name, result, seed, f"{status} {message}".rstrip())
 
 
 def _says(body: Any) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from guardwrap.cli.enforcement import PROBES, STOP, Answer, Result, findings
+from guardwrap.cli.enforcement import PROBES, STOP, Answer, Result, Server, findings
 from tests.cli.fixtures_commands import assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 POEM = "The sea is deep"
+TEMPORARY = (408, 409, 425, 429, 500, 503)
 PICKED = '{"kind": "zebra", "count": 5}'
 
 
@@ -29,6 +30,7 @@ def serving(answer):
             self.send_response(status)
             self.send_header("Content-Type", "text/event-stream" if body.startswith(b"data") else "application/json")
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Retry-After-Ms", "1")
             self.end_headers()
             self.wfile.write(body)
 
@@ -75,9 +77,13 @@ def ignoring():
     return lambda asked: (200, [{"message": {"content": next(texts)}}])
 
 
-def by_name(answer):
+def by_name(answer, names=()):
+    """Return the findings by the names of their fields: all, or only those with these names."""
     with serving(answer) as url:
-        return {finding.name: finding for finding in findings(url, None, 2)}
+        if not names:
+            return {finding.name: finding for finding in findings(url, None, 2)}
+        server = Server(url, None)
+        return {probe.name: server.found(probe, 2) for probe in PROBES if probe.name in names}
 
 
 def test_a_server_that_enforces_everything():
@@ -185,6 +191,21 @@ def test_reasoning_that_is_cut_off_shows_nothing():
     assert {(findings[name].result, findings[name].detail) for name in names} == {
         (Result.UNKNOWN, "cut off at 64 tokens")
     }
+
+
+@pytest.mark.parametrize(
+    ("status", "result"), [(400, Result.REFUSED), (501, Result.REFUSED)] + [(n, Result.UNKNOWN) for n in TEMPORARY]
+)
+def test_errors_that_may_go_away_show_nothing(status, result):
+    findings = by_name(lambda asked: (status, []), names=("seed",))
+    assert findings["seed"].result is result
+
+
+def test_a_proven_fault_remains_one_whatever_comes_next():
+    answers = iter([(200, [{"message": {"content": POEM}}])])
+    finding = by_name(lambda asked: next(answers, (429, [])), names=("structured_outputs: regex",)).popitem()[1]
+    assert (finding.result, finding.tries) == (Result.IGNORED, 2)
+    assert finding.detail == "1 of 1: a text that breaks it"
 
 
 def test_exit_codes():
