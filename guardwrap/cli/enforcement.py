@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +16,7 @@ from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.engine.endpoint.request_faults import printable_line
-from guardwrap.engine.endpoint.server import Endpoint, client_library
+from guardwrap.engine.endpoint.server import Endpoint, ServerLine, client_library
 from guardwrap.errors import EndpointError
 from guardwrap.support.network import is_temporary
 
@@ -199,11 +201,12 @@ class Server:
     def __init__(self, url: str, model: str | None) -> None:
         openai = client_library()
         endpoint = Endpoint(url, model=model or "unknown")
-        key = endpoint.key() or "none"
         self._failure = openai.APIError
-        self._client = openai.OpenAI(base_url=endpoint.base_url, api_key=key, max_retries=1, timeout=endpoint.timeout)
+        self._line = ServerLine(endpoint)  # which follows no redirects, and limits what is read
+        weakref.finalize(self, self._line.close)
+        self._client: Any = self._line.client.with_options(max_retries=1)
         try:
-            self.model = model or self._client.models.list().data[0].id
+            self.model = model or asyncio.run_coroutine_threadsafe(self._line.models(), self._line.loop).result()[0]
         except (openai.APIError, IndexError) as error:
             raise EndpointError(
                 f"{endpoint.base_url} lists no model ({type(error).__name__}); name one with --model"
@@ -211,16 +214,19 @@ class Server:
 
     def answers(self, fields: Mapping[str, Any], seed: int) -> list[Answer]:
         """Send a request and return its choices."""
+        return asyncio.run_coroutine_threadsafe(self._answers(fields, seed), self._line.loop).result()
+
+    async def _answers(self, fields: Mapping[str, Any], seed: int) -> list[Answer]:
         stream = fields.get("stream", False)
         rest = {name: value for name, value in fields.items() if name != "stream"}
-        reply = self._client.chat.completions.create(
+        reply = await self._client.chat.completions.create(
             model=self.model,
             messages=[{"role": "user", "content": PROMPT}],
             stream=stream,
             extra_body={"max_tokens": TOKENS, "temperature": 1.0, "seed": seed, **rest},
         )
         if stream:
-            chunks = [choice for chunk in reply for choice in chunk.choices]
+            chunks = [choice async for chunk in reply for choice in chunk.choices]
             ended = any(chunk.finish_reason == "length" for chunk in chunks)
             return [Answer("".join(chunk.delta.content or "" for chunk in chunks), cut_off=ended)]
         return [_answer(choice) for choice in reply.choices]
@@ -257,10 +263,17 @@ class Server:
 
     def _failed(self, probe: Probe, seed: int, error: Any) -> Finding:
         """Return what an error says of a field; raise EndpointError if the server cannot be asked at all."""
+        if isinstance(error.__cause__, EndpointError):  # openai wraps errors of the client's hooks
+            raise error.__cause__ from None
         status = getattr(error, "status_code", None)
         # What the server says of its error, without openai's words around it.
-        message = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
-        if status is None or status == 404 or status in (401, 403):
+        message = error.body["message"] if _says(error.body) else type(error).__name__
+        message = printable_line(
+            message if self._line.secret is None else message.replace(self._line.secret, "***"), 70
+        )
+        if status is not None and 300 <= status < 400:
+            message = f"it redirects to another address (HTTP {status}), to which prompts are not sent"
+        if status is None or status in (401, 403, 404) or 300 <= status < 400:
             asked = f"{self.model} at {self._client.base_url}"
             raise EndpointError(f"{asked} cannot be asked: {message}; check --endpoint and --model") from None
         result = Result.UNKNOWN if is_temporary(status) else Result.REFUSED

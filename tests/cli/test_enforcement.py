@@ -10,18 +10,23 @@ from typing import Any
 import pytest
 
 from guardwrap.cli.enforcement import PROBES, STOP, Answer, Result, Server, findings
+from guardwrap.errors import EndpointError
 from tests.cli.fixtures_commands import assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 POEM = "The sea is deep"
 TEMPORARY = (408, 409, 425, 429, 500, 503)
+KEY = "sk-very-secret-7"
 PICKED = '{"kind": "zebra", "count": 5}'
 
 
 @contextmanager
-def serving(answer):
-    """Serve chats by a function that returns a status, and the texts of an answer or its message."""
+def serving(answer, other="", encoding="identity"):
+    """Serve chats by a function that returns a status, and the texts of an answer or its message.
+
+    ``other``: where redirects lead to. ``encoding``: how answers are said to be compressed.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None: ...
@@ -31,6 +36,8 @@ def serving(answer):
             self.send_header("Content-Type", "text/event-stream" if body.startswith(b"data") else "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Retry-After-Ms", "1")
+            self.send_header("Location", other)
+            self.send_header("Content-Encoding", encoding)
             self.end_headers()
             self.wfile.write(body)
 
@@ -41,6 +48,10 @@ def serving(answer):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert asked["model"] == "tiny"
             status, choices = answer(asked)
+            if status in (307, 401, 422):  # quotes the key, as some servers do
+                said = f"no: {self.headers['Authorization']}"
+                self.send(status, json.dumps({"error": {"message": said}}).encode())
+                return
             kind = "delta" if asked.get("stream") else "message"
             numbered = [{"index": i, "finish_reason": "stop", **choice} for i, choice in enumerate(choices)]
             for choice in numbered:
@@ -206,6 +217,33 @@ def test_a_proven_fault_remains_one_whatever_comes_next():
     finding = by_name(lambda asked: next(answers, (429, [])), names=("structured_outputs: regex",)).popitem()[1]
     assert (finding.result, finding.tries) == (Result.IGNORED, 2)
     assert finding.detail == "1 of 1: a text that breaks it"
+
+
+def test_the_key_is_not_shown(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    finding = by_name(lambda asked: (422, []), names=("seed",))["seed"]
+    assert (finding.result, finding.detail) == (Result.REFUSED, "422 no: Bearer ***")
+    with (
+        serving(lambda asked: (401, [])) as url,
+        pytest.raises(EndpointError, match=r"asked: no: Bearer \*\*\*; check"),
+    ):
+        next(findings(url, None, 1))
+
+
+def test_no_prompt_follows_a_redirect():
+    asked_elsewhere = []
+    with (
+        serving(lambda asked: asked_elsewhere.append(asked) or obeying(asked)) as other,
+        serving(lambda asked: (307, []), f"{other}/chat/completions") as url,
+    ):
+        done = run("doctor", "--endpoint", url)
+    assert_one_line(done, "redirects to another address (HTTP 307), to which prompts are not sent")
+    assert not asked_elsewhere
+
+
+def test_a_compressed_answer_is_not_read():
+    with serving(obeying, encoding="gzip") as url:
+        assert_one_line(run("doctor", "--endpoint", url, "--model", "tiny"), "compresses its answers")
 
 
 def test_exit_codes():
