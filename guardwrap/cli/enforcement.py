@@ -15,6 +15,7 @@ from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.constraints.verdicts import Verdict
+from guardwrap.engine.endpoint.attempt_stream import text_piece
 from guardwrap.engine.endpoint.request_faults import printable_line
 from guardwrap.engine.endpoint.server import Endpoint, ServerLine, client_library
 from guardwrap.errors import EndpointError
@@ -117,7 +118,7 @@ def _called(*names: str, arguments: bool = False) -> Fault:
     """Return a check that only these tools are called, and, on request, that their arguments fit the schema."""
 
     def fault(answers: Sequence[Answer]) -> str | None:
-        (answer,) = answers
+        answer = answers[0]
         if not answer.calls:
             if answer.cut_off and answer.text.lstrip()[:1] in ("", "{", "[", "<"):  # it may begin a call, or reasoning
                 raise Undecided
@@ -213,8 +214,14 @@ class Server:
             ) from None
 
     def answers(self, fields: Mapping[str, Any], seed: int) -> list[Answer]:
-        """Send a request and return its choices."""
-        return asyncio.run_coroutine_threadsafe(self._answers(fields, seed), self._line.loop).result()
+        """Send a request and return its choices; raise Undecided if there are none."""
+        try:
+            answers = asyncio.run_coroutine_threadsafe(self._answers(fields, seed), self._line.loop).result()
+        except (AttributeError, TypeError, ValueError):  # openai does not validate what it receives
+            answers = []
+        if not answers:
+            raise Undecided("an answer is not OpenAI protocol")
+        return answers
 
     async def _answers(self, fields: Mapping[str, Any], seed: int) -> list[Answer]:
         stream = fields.get("stream", False)
@@ -228,7 +235,8 @@ class Server:
         if stream:
             chunks = [choice async for chunk in reply for choice in chunk.choices]
             ended = any(chunk.finish_reason == "length" for chunk in chunks)
-            return [Answer("".join(chunk.delta.content or "" for chunk in chunks), cut_off=ended)]
+            text = "".join(text_piece(chunk.delta.content) for chunk in chunks)
+            return [Answer(text, cut_off=ended)] if chunks else []
         return [_answer(choice) for choice in reply.choices]
 
     def found(self, probe: Probe, tries: int) -> Finding:
@@ -285,11 +293,14 @@ def _says(body: Any) -> bool:
 
 
 def _answer(choice: Any) -> Answer:
-    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    calls = [
+        (text_piece(call.function.name), text_piece(call.function.arguments))
+        for call in choice.message.tool_calls or ()
+    ]
     positions = [] if choice.logprobs is None else choice.logprobs.content or []
-    top = tuple(tuple(one.logprob for one in position.top_logprobs) for position in positions)
+    top = tuple(tuple(float(one.logprob) for one in position.top_logprobs) for position in positions)
     reasoning = any(getattr(choice.message, name, None) for name in ("reasoning", "reasoning_content"))
-    return Answer(choice.message.content or "", tuple(calls), choice.finish_reason == "length", top, reasoning)
+    return Answer(text_piece(choice.message.content), tuple(calls), choice.finish_reason == "length", top, reasoning)
 
 
 def findings(url: str, model: str | None, tries: int) -> Iterator[Finding]:

@@ -246,6 +246,20 @@ def test_a_compressed_answer_is_not_read():
         assert_one_line(run("doctor", "--endpoint", url, "--model", "tiny"), "compresses its answers")
 
 
+@pytest.mark.parametrize("choices", [[], [{"message": {"content": ["a"]}}]], ids=["none", "no text"])
+def test_a_malformed_answer_shows_nothing(choices):
+    findings = by_name(lambda asked: (200, choices))
+    assert {(each.result, each.detail) for each in findings.values()} == {
+        (Result.UNKNOWN, "an answer is not OpenAI protocol")
+    }
+
+
+def test_a_malformed_call_shows_nothing():
+    call = {"id": "1", "type": "function", "function": {"name": "weigh", "arguments": {"kind": "zebra"}}}
+    finding = by_name(lambda asked: (200, [{"message": {"tool_calls": [call]}}]), names=("tools: strict",)).popitem()[1]
+    assert finding.result is Result.UNKNOWN
+
+
 def test_exit_codes():
     with serving(obeying) as url:
         done = run("doctor", "--endpoint", url, "--tries", 1)
