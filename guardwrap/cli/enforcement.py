@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,9 +15,11 @@ from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
 from guardwrap.constraints.verdicts import Verdict
+from guardwrap.engine.endpoint.attempt_stream import text_piece
 from guardwrap.engine.endpoint.request_faults import printable_line
-from guardwrap.engine.endpoint.server import Endpoint, client_library
+from guardwrap.engine.endpoint.server import Endpoint, ServerLine, client_library
 from guardwrap.errors import EndpointError
+from guardwrap.support.network import is_temporary
 
 PROMPT = "Write a short poem about the sea."
 """Asks for what no constraint below accepts, so that a model that is not constrained breaks it at once."""
@@ -91,6 +95,7 @@ def _fits(constraint: Constraint, count: int = 1) -> Fault:
         if len(answers) != count:
             return f"{len(answers)} texts instead of {count}"
         for answer in answers:
+            _require_text(answer)
             if not (constraint.accepts(answer.text) if not answer.cut_off else _may_fit(constraint, answer.text)):
                 return "a text that breaks it"
         return None
@@ -100,16 +105,20 @@ def _fits(constraint: Constraint, count: int = 1) -> Fault:
 
 def _may_fit(constraint: Constraint, prefix: str) -> bool:
     """Return whether a text that was cut off may fit. A poem does not begin as one that does."""
-    if not prefix.strip():
-        raise Undecided
     return constraint.verdict(prefix) is not Verdict.VIOLATED
+
+
+def _require_text(answer: Answer) -> None:
+    """Raise Undecided for an answer that was cut off before its text, for example in its reasoning."""
+    if answer.cut_off and not answer.text.strip():
+        raise Undecided
 
 
 def _called(*names: str, arguments: bool = False) -> Fault:
     """Return a check that only these tools are called, and, on request, that their arguments fit the schema."""
 
     def fault(answers: Sequence[Answer]) -> str | None:
-        (answer,) = answers
+        answer = answers[0]
         if not answer.calls:
             if answer.cut_off and answer.text.lstrip()[:1] in ("", "{", "[", "<"):  # it may begin a call, or reasoning
                 raise Undecided
@@ -134,10 +143,14 @@ def _call_or_format(answers: Sequence[Answer]) -> str | None:
 
 
 def _same(answers: Sequence[Answer]) -> str | None:
-    return None if len({answer.text for answer in answers}) == 1 else "two texts instead of one"
+    if len({answer.text for answer in answers}) > 1:
+        return "two texts instead of one"
+    _require_text(answers[0])
+    return None
 
 
 def _stopped(answers: Sequence[Answer]) -> str | None:
+    _require_text(answers[0])
     return "the stop string is in the text" if STOP in answers[0].text else None
 
 
@@ -189,36 +202,48 @@ class Server:
     def __init__(self, url: str, model: str | None) -> None:
         openai = client_library()
         endpoint = Endpoint(url, model=model or "unknown")
-        key = endpoint.key() or "none"
         self._failure = openai.APIError
-        self._client = openai.OpenAI(base_url=endpoint.base_url, api_key=key, max_retries=1, timeout=endpoint.timeout)
+        self._line = ServerLine(endpoint)  # which follows no redirects, and limits what is read
+        weakref.finalize(self, self._line.close)
+        self._client: Any = self._line.client.with_options(max_retries=1)
         try:
-            self.model = model or self._client.models.list().data[0].id
+            self.model = model or asyncio.run_coroutine_threadsafe(self._line.models(), self._line.loop).result()[0]
         except (openai.APIError, IndexError) as error:
             raise EndpointError(
                 f"{endpoint.base_url} lists no model ({type(error).__name__}); name one with --model"
             ) from None
 
     def answers(self, fields: Mapping[str, Any], seed: int) -> list[Answer]:
-        """Send a request and return its choices."""
+        """Send a request and return its choices; raise Undecided if there are none."""
+        try:
+            answers = asyncio.run_coroutine_threadsafe(self._answers(fields, seed), self._line.loop).result()
+        except (AttributeError, TypeError, ValueError):  # openai does not validate what it receives
+            answers = []
+        if not answers:
+            raise Undecided("an answer is not OpenAI protocol")
+        return answers
+
+    async def _answers(self, fields: Mapping[str, Any], seed: int) -> list[Answer]:
         stream = fields.get("stream", False)
         rest = {name: value for name, value in fields.items() if name != "stream"}
-        reply = self._client.chat.completions.create(
+        reply = await self._client.chat.completions.create(
             model=self.model,
             messages=[{"role": "user", "content": PROMPT}],
             stream=stream,
             extra_body={"max_tokens": TOKENS, "temperature": 1.0, "seed": seed, **rest},
         )
         if stream:
-            chunks = [choice for chunk in reply for choice in chunk.choices]
+            chunks = [choice async for chunk in reply for choice in chunk.choices]
             ended = any(chunk.finish_reason == "length" for chunk in chunks)
-            return [Answer("".join(chunk.delta.content or "" for chunk in chunks), cut_off=ended)]
+            text = "".join(text_piece(chunk.delta.content) for chunk in chunks)
+            return [Answer(text, cut_off=ended)] if chunks else []
         return [_answer(choice) for choice in reply.choices]
 
     def found(self, probe: Probe, tries: int) -> Finding:
         """Try a field, each time with another seed."""
         limit = f"cut off at {probe.fields.get('max_tokens', TOKENS)} tokens"
         faults, decided, cut_off, note, undecided = [], 0, 0, "", limit
+        failed: Finding | None = None
         for seed in range(1, tries + 1):
             try:
                 seeds = [seed] if probe.again is None else [seed, seed + probe.again]
@@ -229,23 +254,38 @@ class Server:
                 undecided = str(reason) or undecided
                 continue
             except self._failure as error:
-                status = getattr(error, "status_code", None)
-                # What the server says of its error, without openai's words around it.
-                message = printable_line(error.body["message"] if _says(error.body) else type(error).__name__, 70)
-                if status is None or status == 404 or status in (401, 403):
-                    asked = f"{self.model} at {self._client.base_url}"
-                    raise EndpointError(f"{asked} cannot be asked: {message}; check --endpoint and --model") from None
-                result = Result.UNKNOWN if status >= 500 and status != 501 else Result.REFUSED
-                return Finding(probe.name, result, seed, f"{status} {message}".rstrip())
+                failed = self._failed(probe, seed, error)
+                break
             decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in answers)
             faults += [] if fault is None else [fault]
-        if faults:
-            return Finding(probe.name, Result.IGNORED, tries, f"{len(faults)} of {decided}: {faults[0]}")
+        if faults:  # one is enough, whatever happened to the other tries
+            made = tries if failed is None else failed.tries
+            return Finding(probe.name, Result.IGNORED, made, f"{len(faults)} of {decided}: {faults[0]}")
+        if failed is not None:
+            return failed
         if not decided:
             return Finding(probe.name, Result.UNKNOWN, tries, undecided)
         if cut_off and probe.fault is not _same and not note:
             note = f"{cut_off} of {decided} were {limit}, and right so far"
         return Finding(probe.name, Result.ENFORCED, decided, note)
+
+    def _failed(self, probe: Probe, seed: int, error: Any) -> Finding:
+        """Return what an error says of a field; raise EndpointError if the server cannot be asked at all."""
+        if isinstance(error.__cause__, EndpointError):  # openai wraps errors of the client's hooks
+            raise error.__cause__ from None
+        status = getattr(error, "status_code", None)
+        # What the server says of its error, without openai's words around it.
+        message = error.body["message"] if _says(error.body) else type(error).__name__
+        message = printable_line(
+            message if self._line.secret is None else message.replace(self._line.secret, "***"), 70
+        )
+        if status is not None and 300 <= status < 400:
+            message = f"it redirects to another address (HTTP {status}), to which prompts are not sent"
+        if status is None or status in (401, 403, 404) or 300 <= status < 400:
+            asked = f"{self.model} at {self._client.base_url}"
+            raise EndpointError(f"{asked} cannot be asked: {message}; check --endpoint and --model") from None
+        result = Result.UNKNOWN if is_temporary(status) else Result.REFUSED
+        return Finding(probe.name, result, seed, f"{status} {message}".rstrip())
 
 
 def _says(body: Any) -> bool:
@@ -253,11 +293,14 @@ def _says(body: Any) -> bool:
 
 
 def _answer(choice: Any) -> Answer:
-    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    calls = [
+        (text_piece(call.function.name), text_piece(call.function.arguments))
+        for call in choice.message.tool_calls or ()
+    ]
     positions = [] if choice.logprobs is None else choice.logprobs.content or []
-    top = tuple(tuple(one.logprob for one in position.top_logprobs) for position in positions)
+    top = tuple(tuple(float(one.logprob) for one in position.top_logprobs) for position in positions)
     reasoning = any(getattr(choice.message, name, None) for name in ("reasoning", "reasoning_content"))
-    return Answer(choice.message.content or "", tuple(calls), choice.finish_reason == "length", top, reasoning)
+    return Answer(text_piece(choice.message.content), tuple(calls), choice.finish_reason == "length", top, reasoning)
 
 
 def findings(url: str, model: str | None, tries: int) -> Iterator[Finding]:

@@ -9,18 +9,24 @@ from typing import Any
 
 import pytest
 
-from guardwrap.cli.enforcement import PROBES, STOP, Answer, Result, findings
+from guardwrap.cli.enforcement import PROBES, STOP, Answer, Result, Server, findings
+from guardwrap.errors import EndpointError
 from tests.cli.fixtures_commands import assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 POEM = "The sea is deep"
+TEMPORARY = (408, 409, 425, 429, 500, 503)
+KEY = "sk-very-secret-7"
 PICKED = '{"kind": "zebra", "count": 5}'
 
 
 @contextmanager
-def serving(answer):
-    """Serve chats by a function that returns a status, and the texts of an answer or its message."""
+def serving(answer, other="", encoding="identity"):
+    """Serve chats by a function that returns a status, and the texts of an answer or its message.
+
+    ``other``: where redirects lead to. ``encoding``: how answers are said to be compressed.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None: ...
@@ -29,6 +35,9 @@ def serving(answer):
             self.send_response(status)
             self.send_header("Content-Type", "text/event-stream" if body.startswith(b"data") else "application/json")
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Retry-After-Ms", "1")
+            self.send_header("Location", other)
+            self.send_header("Content-Encoding", encoding)
             self.end_headers()
             self.wfile.write(body)
 
@@ -39,6 +48,10 @@ def serving(answer):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert asked["model"] == "tiny"
             status, choices = answer(asked)
+            if status in (307, 401, 422):  # quotes the key, as some servers do
+                said = f"no: {self.headers['Authorization']}"
+                self.send(status, json.dumps({"error": {"message": said}}).encode())
+                return
             kind = "delta" if asked.get("stream") else "message"
             numbered = [{"index": i, "finish_reason": "stop", **choice} for i, choice in enumerate(choices)]
             for choice in numbered:
@@ -75,9 +88,13 @@ def ignoring():
     return lambda asked: (200, [{"message": {"content": next(texts)}}])
 
 
-def by_name(answer):
+def by_name(answer, names=()):
+    """Return the findings by the names of their fields: all, or only those with these names."""
     with serving(answer) as url:
-        return {finding.name: finding for finding in findings(url, None, 2)}
+        if not names:
+            return {finding.name: finding for finding in findings(url, None, 2)}
+        server = Server(url, None)
+        return {probe.name: server.found(probe, 2) for probe in PROBES if probe.name in names}
 
 
 def test_a_server_that_enforces_everything():
@@ -175,6 +192,72 @@ def test_what_is_cut_off_shows_something_if_no_poem_begins_like_that():
     empty, poem = by_name(cut_off(" ")), by_name(cut_off(POEM))
     assert [empty[name].result for name in names] == [Result.UNKNOWN] * 3
     assert [poem[name].result for name in names] == [Result.IGNORED] * 3
+
+
+def test_reasoning_that_is_cut_off_shows_nothing():
+    """Its text is empty: equal to any other one, and without a stop string."""
+    reasoning = {"message": {"content": None, "reasoning": POEM}, "finish_reason": "length"}
+    findings = by_name(lambda asked: (200, [reasoning] * asked.get("n", 1)))
+    names = ("seed", "top_k", "min_p", "stop", "response_format: json_schema")
+    assert {(findings[name].result, findings[name].detail) for name in names} == {
+        (Result.UNKNOWN, "cut off at 64 tokens")
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "result"), [(400, Result.REFUSED), (501, Result.REFUSED)] + [(n, Result.UNKNOWN) for n in TEMPORARY]
+)
+def test_errors_that_may_go_away_show_nothing(status, result):
+    findings = by_name(lambda asked: (status, []), names=("seed",))
+    assert findings["seed"].result is result
+
+
+def test_a_proven_fault_remains_one_whatever_comes_next():
+    answers = iter([(200, [{"message": {"content": POEM}}])])
+    finding = by_name(lambda asked: next(answers, (429, [])), names=("structured_outputs: regex",)).popitem()[1]
+    assert (finding.result, finding.tries) == (Result.IGNORED, 2)
+    assert finding.detail == "1 of 1: a text that breaks it"
+
+
+def test_the_key_is_not_shown(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    finding = by_name(lambda asked: (422, []), names=("seed",))["seed"]
+    assert (finding.result, finding.detail) == (Result.REFUSED, "422 no: Bearer ***")
+    with (
+        serving(lambda asked: (401, [])) as url,
+        pytest.raises(EndpointError, match=r"asked: no: Bearer \*\*\*; check"),
+    ):
+        next(findings(url, None, 1))
+
+
+def test_no_prompt_follows_a_redirect():
+    asked_elsewhere = []
+    with (
+        serving(lambda asked: asked_elsewhere.append(asked) or obeying(asked)) as other,
+        serving(lambda asked: (307, []), f"{other}/chat/completions") as url,
+    ):
+        done = run("doctor", "--endpoint", url)
+    assert_one_line(done, "redirects to another address (HTTP 307), to which prompts are not sent")
+    assert not asked_elsewhere
+
+
+def test_a_compressed_answer_is_not_read():
+    with serving(obeying, encoding="gzip") as url:
+        assert_one_line(run("doctor", "--endpoint", url, "--model", "tiny"), "compresses its answers")
+
+
+@pytest.mark.parametrize("choices", [[], [{"message": {"content": ["a"]}}]], ids=["none", "no text"])
+def test_a_malformed_answer_shows_nothing(choices):
+    findings = by_name(lambda asked: (200, choices))
+    assert {(each.result, each.detail) for each in findings.values()} == {
+        (Result.UNKNOWN, "an answer is not OpenAI protocol")
+    }
+
+
+def test_a_malformed_call_shows_nothing():
+    call = {"id": "1", "type": "function", "function": {"name": "weigh", "arguments": {"kind": "zebra"}}}
+    finding = by_name(lambda asked: (200, [{"message": {"tool_calls": [call]}}]), names=("tools: strict",)).popitem()[1]
+    assert finding.result is Result.UNKNOWN
 
 
 def test_exit_codes():

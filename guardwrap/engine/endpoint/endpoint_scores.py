@@ -118,6 +118,7 @@ class EndpointWeigher:
         ids = ids_of(getattr(answer, "prompt_token_ids", None) or getattr(_choice(answer), "prompt_token_ids", None))
         if not ids:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
+        self._line.require_context(len(ids), law.settings.fields["max_tokens"], scored=True)
         return ids
 
     async def _score(self, law: EndpointLaw, new: Sequence[int], drawn: bool, room: asyncio.Semaphore) -> float:

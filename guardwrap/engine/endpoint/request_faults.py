@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guardwrap.errors import EndpointError, nearest
+from guardwrap.errors import ContextExceeded, EndpointError, nearest
 from guardwrap.support.network import is_temporary
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ async def retried(
     for tries in itertools.count(1):
         try:
             return await once()
+        except ContextExceeded:
+            raise
         except Exception as error:
             fault = await request_fault(error, endpoint, line, law)
         if not fault.again or tries > endpoint.max_retries:

@@ -184,6 +184,12 @@ class Line(ABC):
     async def models(self) -> list[Any]:
         """Return the names of the models that requests may have."""
 
+    def require_context(self, prompt: int, max_tokens: int, *, scored: bool) -> None:  # noqa: B027  # of a server unknown
+        """Raise ContextExceeded if a text may outgrow the context.
+
+        ``prompt``: the prompt's tokens; ``scored``: whether texts are sent again for their log-probabilities.
+        """
+
     async def closing(self) -> None:  # noqa: B027  # nothing has to be closed unless a class says so
         """Close what the requests used, after they are cancelled."""
 

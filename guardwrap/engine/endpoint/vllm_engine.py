@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from zlib import crc32
 
 from guardwrap.engine.endpoint.request_faults import printable_line
 from guardwrap.engine.endpoint.server import Endpoint, Line
-from guardwrap.errors import EndpointError, UsageError
+from guardwrap.errors import ContextExceeded, EndpointError, UsageError
 
 _SEEDS = "the same seed may give other texts in other batches (if not, set VLLM_BATCH_INVARIANT=1 before vLLM starts)"
 _NAMED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty", "stop", "seed")
@@ -71,6 +72,8 @@ _LONG = 1e9
 _ENGINES: WeakValueDictionary[int, EngineEndpoint] = WeakValueDictionary()
 """Endpoints by the ``id`` of their ``LLM``, which they keep alive: an engine has one thread that steps it."""
 
+_ENGINES_LOCK = threading.Lock()
+
 
 def endpoint_of(generator: Any) -> Endpoint | None:
     """Return an endpoint, or an ``LLM`` of vLLM as one; None for anything else."""
@@ -78,7 +81,8 @@ def endpoint_of(generator: Any) -> Endpoint | None:
         return generator
     if ("vllm", "LLM") not in {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(generator).__mro__}:
         return None
-    endpoint = _ENGINES[id(generator)] = _ENGINES.get(id(generator)) or EngineEndpoint(generator)
+    with _ENGINES_LOCK:  # threads that wrap one LLM must not get an endpoint each
+        endpoint = _ENGINES[id(generator)] = _ENGINES.get(id(generator)) or EngineEndpoint(generator)
     return endpoint
 
 
@@ -87,6 +91,7 @@ class EngineLine(Line):
 
     def __init__(self, llm: Any, model: str) -> None:
         self._engine = llm.llm_engine
+        self._context: int = llm.llm_engine.model_config.max_model_len
         self._model = model
         self._tokenizer = llm.get_tokenizer()
         self._outputs: dict[str, asyncio.Queue[Any]] = {}  # of each running request
@@ -105,6 +110,21 @@ class EngineLine(Line):
         """Return the name of the model."""
         return [self._model]
 
+    def require_context(self, prompt: int, max_tokens: int, *, scored: bool) -> None:
+        """See ``Line``. The engine itself would end the text early without an error."""
+        room = self._context - prompt - scored  # a text is scored as a prompt, after which the engine draws a token
+        if room < 1:
+            raise ContextExceeded(
+                f"the prompt has {prompt} tokens and the model's context {self._context}; shorten the prompt"
+            )
+        if max_tokens > room:
+            weights = " and a token for weights" if scored else ""
+            raise ContextExceeded(
+                f"the model has a context of {self._context} positions, and {prompt} tokens with "
+                f"max_new_tokens={max_tokens}{weights} need more; pass max_new_tokens={room} or less, "
+                "shorten the prompt, or make the LLM with a larger max_model_len"
+            )
+
     async def _chunks(self, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> AsyncGenerator[Any]:
         """Draw a text, and yield its pieces; abort it if nobody wants more of them."""
         name, tokens = f"guardwrap-{next(self._numbers)}", 0
@@ -121,6 +141,9 @@ class EngineLine(Line):
                 if isinstance(output, Exception):
                     raise EndpointError(f"vLLM failed ({type(output).__name__}); see its log") from None
                 (drawn,) = output.outputs
+                if not tokens:
+                    scored = "return_token_ids" in extra
+                    self.require_context(len(output.prompt_token_ids), fields["max_tokens"], scored=scored)
                 tokens += len(drawn.token_ids)
                 yield _chunk(output, drawn, tokens)
                 if output.finished:

@@ -37,7 +37,7 @@ class RefillBackend:
         self._running: list[AttemptState] = []  # one per row, in order
         self._waiting: list[AttemptState] = []  # each waits for a row with the same tokens
         self._tree = PrefixTree()
-        self._tokens = torch.empty(0)  # the newest token of each running attempt
+        self._tokens = torch.empty(0, dtype=torch.long)  # the newest token of each running attempt
         self.row_steps = 0
 
     @property
@@ -250,7 +250,7 @@ class RefillBackend:
         self._empty()
 
     def _empty(self) -> None:
-        self._running, self._waiting, self._tokens = [], [], torch.empty(0)
+        self._running, self._waiting, self._tokens = [], [], torch.empty(0, dtype=torch.long)
         self._rows = self._make_rows()
 
     @contextmanager

@@ -244,7 +244,10 @@ class LlamaCppModel(PreTrainedModel, GenerationMixin):
         self._reserving = RLock()
 
     def reserve(self, rows: int) -> Texts:
-        """Return the model's texts, with room for a number of rows, and for others that ended or are scored."""
+        """Return the model's texts, with room for a number of rows, and for others that ended or are scored.
+
+        Batches of the model share this room. One that finds it full raises OutOfMemoryError, and draws fewer at once.
+        """
         with self._reserving:
             count = rows + rows // 4 + 4
             if self._texts is None or self._texts.context.count < count:

@@ -5,30 +5,35 @@ import os
 import random
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Masked, Regex, ToolCalls
-from guardwrap.errors import EndpointError, UsageError
+from guardwrap import Budget, GuardedGenerator, Masked, Prompt, Regex, ToolCalls
+from guardwrap.engine.endpoint.vllm_engine import EngineEndpoint, endpoint_of
+from guardwrap.errors import ContextExceeded, EndpointError, UsageError
 from guardwrap.testing import goodness_of_fit
 
 LAW = {"ab": 0.1, "ad": 0.3, "c": 0.2, "d": 0.3, "db": 0.1}
 """The probabilities of texts; each character is a token, and none ends with its text."""
+
+LIKELY = SimpleNamespace(logprob=-1.0)
 
 
 class Engine:
     """Draws texts of LAW, a token of each per step."""
 
     def __init__(self, **config: Any) -> None:
-        self.model_config = SimpleNamespace(model="finite")
+        self.model_config = SimpleNamespace(model="finite", max_model_len=config.get("max_model_len", 10_000_000))
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(max_num_seqs=8), lora_config=config.get("lora")
         )
         self.law = LAW
         self.running: dict[str, tuple[str, int]] = {}
+        self.prompts: dict[str, tuple[list[int], Any]] = {}  # their tokens and settings
         self.added: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.broken = False
@@ -36,8 +41,12 @@ class Engine:
     def add_request(self, name: str, prompt: Any, settings: Any, **options: Any) -> None:
         if prompt == "too long":
             raise ValueError("The prompt is too long.\n")
+        ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else [ord(letter) for letter in prompt]
+        if len(ids) >= self.model_config.max_model_len:
+            raise ValueError("The prompt fills the context.")
+        self.prompts[name] = ids, settings
         self.added.append({"prompt": prompt, "settings": vars(settings), **options})
-        (text,) = random.Random(settings.seed).choices([*self.law], [*self.law.values()])
+        (text,) = random.Random(getattr(settings, "seed", None)).choices([*self.law], [*self.law.values()])
         self.running[name] = text, 0
 
     def abort_request(self, names: list[str]) -> None:
@@ -53,16 +62,26 @@ class Engine:
             raise RuntimeError("a secret text")
         outputs = []
         for name, (text, at) in list(self.running.items()):
-            ended = at + 1 == len(text)
+            ids, settings = self.prompts[name]
+            most = min(settings.max_tokens, self.model_config.max_model_len - len(ids))  # as vLLM, without an error
+            ended = at + 1 == min(len(text), most)
             self.running[name] = text, at + 1
             if ended:
                 del self.running[name]
             drawn = SimpleNamespace(
-                text=text[at], token_ids=[ord(text[at])], logprobs=None, finish_reason="stop" if ended else None
+                text=text[at],
+                token_ids=[ord(text[at])],
+                logprobs=None if settings.logprobs is None else [{ord(text[at]): LIKELY}],
+                finish_reason="stop" if ended else None,
             )
+            scored = getattr(settings, "prompt_logprobs", None) is not None
             outputs.append(
                 SimpleNamespace(
-                    request_id=name, outputs=[drawn], finished=ended, prompt_token_ids=[1], prompt_logprobs=None
+                    request_id=name,
+                    outputs=[drawn],
+                    finished=ended,
+                    prompt_token_ids=ids,
+                    prompt_logprobs=[None, *({token: LIKELY} for token in ids[1:])] if scored else None,
                 )
             )
         return outputs
@@ -158,6 +177,45 @@ def test_wrappers_of_an_engine_share_the_thread_that_steps_it() -> None:
     assert first.session.model is second.session.model
     assert first.batch_size == 8
     assert GuardedGenerator(LLM(), Regex("a")).session.model is not first.session.model
+
+
+def test_threads_that_wrap_an_engine_share_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = EngineEndpoint.__init__
+
+    def slow(self: EngineEndpoint, llm: Any) -> None:
+        time.sleep(0.1)  # long enough for the other thread to look for an endpoint as well
+        right(self, llm)
+
+    monkeypatch.setattr(EngineEndpoint, "__init__", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(endpoint_of, [LLM()] * 2)
+    assert first is second
+
+
+def test_texts_that_may_outgrow_the_context_are_refused() -> None:
+    llm = LLM(max_model_len=8)
+    llm.llm_engine.law = {"abcdabcd": 1.0}
+    guarded = GuardedGenerator(llm, Regex(""), seed=1)
+    with pytest.raises(
+        ContextExceeded, match=r"3 tokens with max_new_tokens=6 need more; pass max_new_tokens=5 or less"
+    ):
+        guarded("abc", max_new_tokens=6)
+    assert guarded.run("abc", max_new_tokens=5)[0].texts == ("abcda",)
+    assert is_idle(llm)
+
+
+@pytest.mark.parametrize("template", ["{prompt}", lambda prompt: prompt[-1]])
+def test_texts_that_are_scored_need_room_for_a_token(template: Any) -> None:
+    """vLLM scores a text as a prompt. A prompt of the proposal may be shorter than that of the model."""
+    llm = LLM(max_model_len=8)
+    llm.llm_engine.law = {"abcdabcd": 1.0}
+    guarded = GuardedGenerator(llm, Regex(""), proposal=Prompt(template), sampler="qrs", seed=1)
+    with pytest.raises(ContextExceeded, match=r"=5 and a token for weights need more; pass max_new_tokens=4 or less"):
+        guarded("abc", temperature=1.0, max_new_tokens=5)
+    assert guarded.run("abc", temperature=1.0, max_new_tokens=4)[0].texts == ("abcd",)
+    with pytest.raises(ContextExceeded, match="the prompt has 7 tokens and the model's context 8; shorten the prompt"):
+        guarded("abcdefg", temperature=1.0, max_new_tokens=1)
+    assert is_idle(llm)
 
 
 def test_faults_are_named_and_leave_no_request() -> None:

@@ -4,6 +4,7 @@ import copy
 import gc
 import math
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from guardwrap import Budget, GuardedGenerator, Length, Masked, Prompt, Regex, Twisted
+from guardwrap.constraints import Python
 from guardwrap.engine.refill import llama_cpp
 from guardwrap.engine.refill.llama_cpp import Context, LlamaRows, Texts
 from guardwrap.engine.refill.mode_selection import select_rows
@@ -229,6 +231,28 @@ def test_more_attempts_than_room_run_one_after_the_other(small, caplog):
     fixed = Texts(Sequences(Llama(small), 12))
     guarded.model.reserve = lambda rows: fixed
     (outcome,) = guarded.run("a", num_return_sequences=30, max_new_tokens=9)
+    assert outcome.texts == right.texts
+    assert "out of memory: continuing with at most" in caplog.text
+
+
+def test_a_batch_continues_with_fewer_rows_when_another_one_takes_its_sequences(caplog):
+    """Attempts restart in the middle of their texts, where others have computed them."""
+    world = llama_world(3, letters="abcdefgh", max_new_tokens=12)
+    guarded = wrapped(world, Length(min=0), batch_size=8)
+    options: dict[str, Any] = {"num_return_sequences": 200, "seed": 2, **SETTINGS, "max_new_tokens": 12}
+    (right,) = wrapped(world, Length(min=0), batch_size=8).run("a", **options)
+    texts: list[str] = []
+    others: list[LlamaRows] = []
+
+    def judge(text: str) -> bool:
+        texts.append(text)
+        if len(texts) == 20:
+            others.append(LlamaRows(guarded.model))
+            with suppress(torch.OutOfMemoryError):
+                others[0].add([(i, j) for i in range(2) for j in range(4)])
+        return True
+
+    (outcome,) = guarded.run("a", constraints=Python(judge), **options)
     assert outcome.texts == right.texts
     assert "out of memory: continuing with at most" in caplog.text
 
