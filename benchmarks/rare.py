@@ -324,12 +324,9 @@ class Led(Hits):
         # where the draw has the word for the first time, and its spelling
         self.place, self.spelling = places[0] if places else (len(ids), -1)
 
-    def _parts(self, path: Any, token_ids: Sequence[int]) -> float:
-        parts = path.log_parts + self.mixture.tilts[:, token_ids[-1]] - path.log_norms if token_ids else path.log_parts
-        return -float(np.logaddexp.reduce(parts))
-
     def _mixed(self, path: Any, token_ids: Sequence[int], tokens: Any, log_probabilities: Any, _: float) -> Any:
-        factors = super()._mixed(path, token_ids, tokens, log_probabilities, self._parts(path, token_ids))
+        log_weight = -float(np.logaddexp.reduce(path.log_parts))
+        factors = super()._mixed(path, token_ids, tokens, log_probabilities, log_weight)
         if len(token_ids) < self.place:
             columns = np.arange(len(factors)) if tokens is None else tokens
             return np.where(columns == self.draw[len(token_ids)], 0.0, NEVER)
@@ -338,7 +335,8 @@ class Led(Hits):
     def turned(self, attempt: Any) -> bool:
         path = self._path(attempt.token_ids)
         if path.rest is None:
-            log_weight = self._parts(path, attempt.token_ids)
+            parts = path.log_parts + self.mixture.tilts[:, attempt.token_ids[-1]] - path.log_norms
+            log_weight = -float(np.logaddexp.reduce(parts))
             attempt.log_probability += attempt.log_weight - log_weight
             attempt.log_weight = log_weight
         return super().turned(attempt)
