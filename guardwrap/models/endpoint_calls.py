@@ -98,7 +98,7 @@ class EndpointCall(PromptReader):
         return replace(draw, **sent_message(grown.text, finished=finished)._asdict()) if self.parses else draw
 
     def fits(self, prompt: EndpointPrompt) -> bool:
-        """Whether the longest text fits into the context: only the server knows, and says so with an error."""
+        """Whether the longest text fits into the context: only the server knows, which refuses it or cuts it."""
         return True
 
     def context(self) -> Context:

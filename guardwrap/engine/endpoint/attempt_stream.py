@@ -238,6 +238,13 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     if law.scored and count != tokens:
         # The end-of-sequence token contributes to the weight, but some servers leave it out.
         raise EndpointError(NO_IDS.format(endpoint.base_url))
+    most = law.settings.fields["max_tokens"]
+    if end == "length" and tokens is not None and tokens < most:
+        # vLLM's server lowers max_tokens to the room that is left, and longer texts would be missing without a word.
+        raise ContextExceeded(
+            f"{endpoint.base_url} cut a text after {tokens} of max_new_tokens={most} tokens, as its context is full; "
+            "lower max_new_tokens, or shorten the prompt"
+        )
     return Ended(_STATUS[end], tokens)
 
 

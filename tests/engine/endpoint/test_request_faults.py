@@ -9,7 +9,7 @@ import pytest
 
 from guardwrap import Endpoint, GuardedGenerator, Regex
 from guardwrap.engine.endpoint import request_faults
-from guardwrap.errors import EndpointError
+from guardwrap.errors import ContextExceeded, EndpointError
 from guardwrap.testing import table_world
 from tests.engine.endpoint.fixtures_server import Server, endpoint, of_world
 
@@ -267,6 +267,16 @@ def test_a_filter_of_the_server_is_not_passed_over(server):
     server.ends = "content_filter"
     with pytest.raises(EndpointError, match="texts are not the model's own"):
         drawn(endpoint(server))
+
+
+def test_a_text_that_the_context_cuts_is_no_text_of_the_limit(server):
+    """A server that lowers max_tokens to the room that is left would leave out longer texts without a word."""
+    guarded = GuardedGenerator(endpoint(server), Regex(""), seed=1)
+    assert guarded("a", temperature=1.0, max_new_tokens=5)
+    server.text = lambda prompt, chance: (["a", "b"], "length", 2)
+    with pytest.raises(ContextExceeded, match=r"cut a text after 2 of max_new_tokens=5 tokens, as its context is full"):
+        guarded("a", temperature=1.0, max_new_tokens=5)
+    assert guarded("a", temperature=1.0, max_new_tokens=2)
 
 
 def test_an_error_ends_its_request_and_keeps_what_there_is(server):
