@@ -119,11 +119,11 @@ def looped(at: Endpoint, name: str, seed: int) -> int:
         fields |= {"temperature": law["temperature"], "top_p": law["top_p"]}
         while wanted:
             number, prompt = wanted.take()
-            own = seed * 1_000_000 + wanted.attempts
+            attempt_seed = seed * 1_000_000 + wanted.attempts
             if isinstance(prompt, str):
-                text = (await client.completions.create(prompt=prompt, seed=own, **fields)).choices[0].text
+                text = (await client.completions.create(prompt=prompt, seed=attempt_seed, **fields)).choices[0].text
             else:
-                answer = await client.chat.completions.create(messages=prompt, seed=own, **fields)
+                answer = await client.chat.completions.create(messages=prompt, seed=attempt_seed, **fields)
                 text = answer.choices[0].message.content or ""
             wanted.judge(number, text)
 

@@ -259,8 +259,8 @@ class Server:
             decided, cut_off = decided + 1, cut_off + any(answer.cut_off for answer in answers)
             faults += [] if fault is None else [fault]
         if faults:  # one is enough, whatever happened to the other tries
-            made = tries if failed is None else failed.tries
-            return Finding(probe.name, Result.IGNORED, made, f"{len(faults)} of {decided}: {faults[0]}")
+            tried = tries if failed is None else failed.tries
+            return Finding(probe.name, Result.IGNORED, tried, f"{len(faults)} of {decided}: {faults[0]}")
         if failed is not None:
             return failed
         if not decided:

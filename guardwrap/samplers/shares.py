@@ -277,8 +277,7 @@ def needed(shares: Sequence[Share], texts: int, attempts: Sequence[Attempt], *, 
             tilt = _tilt(names, np.log(g), shares, seen.attempts)
         except GenerationFailed:
             return unknown
-        p = g * np.exp([tilt(tuple(map(bool, cell))) for cell in names])
-        p /= p.sum()
+        p = _law(names, g, tilt)
     else:
         quotas = {cell: count / texts for cell, count in known.items()}
         p = np.array([quotas.pop(tuple(map(bool, cell)), 0.0) for cell in names])
@@ -317,14 +316,14 @@ def _lacked(pilot: _Seen, shares: Sequence[Share], least: int) -> str:
     if pilot.attempts < least:
         return f"shares first need {least} attempts that satisfy the constraint, and had {pilot.attempts}"
     cells, numbers, _, _ = pilot.arrays
-    open_ = [
+    undecided = [
         f"{quoted(share.title)} held in {int(holds)}"
         for share, holds in zip(shares, numbers @ cells, strict=True)
         if min(holds, pilot.attempts - holds) < SEEN
     ]
-    seen = ", ".join(open_) or "no weights give them these shares"
-    longest = f"shares first need attempts that satisfy the constraint, {SEEN} with and {SEEN} without each rule or"
-    return f"{longest} {LONGEST:,} in all: of {pilot.attempts}, {seen}"
+    why = ", ".join(undecided) or "no weights give them these shares"
+    wanted = f"{SEEN} with and {SEEN} without each rule or {LONGEST:,} in all"
+    return f"shares first need attempts that satisfy the constraint, {wanted}: of {pilot.attempts}, {why}"
 
 
 def _lacking(state: _State, shares: Sequence[Share]) -> str:
@@ -367,8 +366,7 @@ def _decided(state: _State, shares: Sequence[Share], texts: int) -> _State:
         return state if longer else state._replace(unreachable=str(error))
     if not shares[0].exact:
         return state._replace(tilt=tilt)
-    p = weights * np.exp(names @ np.array(tilt.lambdas) - tilt.most)
-    return state._replace(quotas=_quotas(names, p / p.sum(), shares, texts))
+    return state._replace(quotas=_quotas(names, _law(names, weights, tilt), shares, texts))
 
 
 def _tilt(cells: Floats, log_sizes: Floats, shares: Sequence[Share], count: int) -> Tilt:
@@ -377,6 +375,13 @@ def _tilt(cells: Floats, log_sizes: Floats, shares: Sequence[Share], count: int)
     log_factors = cells @ np.array(lambdas)
     most = float(log_factors.max())
     return Tilt(lambdas, most, float(np.exp(log_sizes + log_factors - most).sum()))
+
+
+def _law(cells: Floats, weights: Floats, tilt: Tilt) -> Floats:
+    """Return the share of p that each cell has, from its weight under g."""
+    sizes = weights * np.exp(cells @ np.array(tilt.lambdas) - tilt.most)
+    p: Floats = sizes / sizes.sum()
+    return p
 
 
 def _quotas(cells: Floats, sizes: Floats, shares: Sequence[Share], texts: int) -> dict[Cell, int]:

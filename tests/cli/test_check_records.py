@@ -196,12 +196,17 @@ def test_parts_of_the_rules_are_checked_alone(output: Any) -> None:
     assert run("check", "part.yaml", "--file", "out.jsonl").exit_code == 1
 
 
+def write_inputs(lines: list[dict[str, str]], rules: str) -> None:
+    """Write prompts, and a constraint file whose budget suffices for the pilot of shares."""
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("c.yaml").write_text(f"guardwrap: 1\n{rules}budget: {{max_attempts: 20000}}\n")
+
+
 def test_repeated_texts_and_shares_are_counted(model: str) -> None:
-    Path("in.jsonl").write_text(json.dumps({"prompt": "ab"}) + "\n")
-    Path("c.yaml").write_text(
-        "guardwrap: 1\nconstraint:\n- {kind: length, max: 2}\n"
-        "- {kind: share, name: has an a, of: {kind: regex, pattern: a}, share: 0.25, exact: true}\n"
-        "budget: {max_attempts: 20000}\n"
+    write_inputs(
+        [{"prompt": "ab"}],
+        "constraint:\n- {kind: length, max: 2}\n"
+        "- {kind: share, name: has an a, of: {kind: regex, pattern: a}, share: 0.25, exact: true}\n",
     )
     result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 8, "-o", "out.jsonl", "--seed", 1)
     assert result.exit_code == 0, result.output
@@ -220,12 +225,10 @@ def test_repeated_texts_and_shares_are_counted(model: str) -> None:
 
 def test_shares_with_fields_are_counted(model: str) -> None:
     """Each record has the rule that its line fills."""
-    lines = [{"prompt": "ab", "letter": letter} for letter in "ab"]
-    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    Path("c.yaml").write_text(
-        "guardwrap: 1\nfields: [letter]\nconstraint:\n"
-        "- {kind: share, name: has it, of: {kind: regex, pattern: '{letter}'}, share: 0.25, exact: true}\n"
-        "budget: {max_attempts: 20000}\n"
+    write_inputs(
+        [{"prompt": "ab", "letter": letter} for letter in "ab"],
+        "fields: [letter]\nconstraint:\n"
+        "- {kind: share, name: has it, of: {kind: regex, pattern: '{letter}'}, share: 0.25, exact: true}\n",
     )
     result = generate(model, "--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 4, "-o", "out.jsonl", "--seed", 1)
     assert result.exit_code == 0, result.output
@@ -234,12 +237,9 @@ def test_shares_with_fields_are_counted(model: str) -> None:
 
 def test_an_unreachable_share_leaves_the_other_lines(model: str) -> None:
     """Its own line says why, and a resumed run has nothing left to do."""
-    lines = [{"prompt": "ab", "pattern": pattern} for pattern in ("a", "nowhere", "b")]
-    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    Path("c.yaml").write_text(
-        "guardwrap: 1\nfields: [pattern]\n"
-        "constraint: {kind: share, of: {kind: regex, pattern: '{pattern}'}, share: 0.5}\n"
-        "budget: {max_attempts: 20000}\n"
+    write_inputs(
+        [{"prompt": "ab", "pattern": pattern} for pattern in ("a", "nowhere", "b")],
+        "fields: [pattern]\nconstraint: {kind: share, of: {kind: regex, pattern: '{pattern}'}, share: 0.5}\n",
     )
     command = ("--jsonl", "in.jsonl", "-c", "c.yaml", "-n", 4, "-o", "out.jsonl", "--seed", 1)
     assert generate(model, *command).exit_code == 3

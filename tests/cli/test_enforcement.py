@@ -49,8 +49,8 @@ def serving(answer, other="", encoding="identity"):
             assert asked["model"] == "tiny"
             status, choices = answer(asked)
             if status in (307, 401, 422):  # quotes the key, as some servers do
-                said = f"no: {self.headers['Authorization']}"
-                self.send(status, json.dumps({"error": {"message": said}}).encode())
+                message = f"no: {self.headers['Authorization']}"
+                self.send(status, json.dumps({"error": {"message": message}}).encode())
                 return
             kind = "delta" if asked.get("stream") else "message"
             numbered = [{"index": i, "finish_reason": "stop", **choice} for i, choice in enumerate(choices)]

@@ -325,6 +325,12 @@ def test_what_cannot_be_reached_is_named(shares: list[Share], says: str, monkeyp
     assert says in end_of(with_shares(rejection, shares, 10), labeled())
 
 
+@pytest.mark.parametrize("texts", [1, 3])
+def test_a_share_of_too_few_texts_is_refused(texts: int) -> None:
+    with pytest.raises(UsageError, match="ask for more texts, or omit exact"):
+        with_shares(rejection, [replace(RULES[0], share=0.1, exact=True)], texts)
+
+
 @pytest.mark.parametrize(
     ("texts", "share", "count"), [(5, 0.1, 1), (5, 0.9, 4), (2, 0.4, 1), (10, 0.25, 3), (10, 0.75, 7)]
 )

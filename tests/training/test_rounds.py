@@ -70,15 +70,15 @@ def test_another_number_of_samples_keeps_what_has_begun(told, begun, samples):
 @given(st.integers(1, 200), st.integers(1, 8))
 def test_the_model_itself_has_its_share_of_few_attempts_too(attempts, several):
     """The weights have no bound if no attempt at their prompt is of the model itself."""
-    told = TrainingSettings(constraint="x", prompts=["a", "b"], start="x", samples=2 * attempts + 1, rounds=several)
+    settings = TrainingSettings(constraint="x", prompts=["a", "b"], start="x", samples=2 * attempts + 1, rounds=several)
     drawn = of_model = 0
-    for part in rounds(told):
+    for part in rounds(settings):
         size, base = sum(count for _, count in part.draws), dict(part.draws).get(BASE, 0)
         drawn, of_model = drawn + size, of_model + base
         assert drawn <= 14 * of_model  # of 14 attempts a tenth is rounded to 1
         assert base == round(0.1 * size) or size <= 5
-    halved = continued(rounds(told)[:1], told.model_copy(update={"samples": 40}))
-    assert total(halved) == 20 or total(halved) == total(rounds(told)[:1]) > 20
+    halved = continued(rounds(settings)[:1], settings.model_copy(update={"samples": 40}))
+    assert total(halved) == 20 or total(halved) == total(rounds(settings)[:1]) > 20
 
 
 WEAK, STRICT = Regex("aa"), Regex("aaa")

@@ -157,10 +157,10 @@ def _remedies(state: RequestState, *, asked: bool) -> tuple[Remedy, ...]:
     if state.ended == "impossible":
         if asked and state.is_ruled_out:  # by the prompt alone, whatever follows it
             return (Remedy.CONSTRAINT,)
-        if state.tally.satisfied:  # the sampler cannot return what satisfies the constraint
-            return (Remedy.CONSTRAINT, Remedy.PROMPT) if Remedy.PROMPT in ways else (Remedy.CONSTRAINT,)
         usual = [Remedy.SETTINGS] if obstacle is not None else [Remedy.TEXTS, Remedy.LENGTH]
-        chosen = [*usual, *beyond, Remedy.CONSTRAINT, Remedy.PROMPT]
+        # If some attempts satisfy the constraint, it is the sampler that returns none of them.
+        usual = [] if state.tally.satisfied else [*usual, *beyond]
+        chosen = [*usual, Remedy.CONSTRAINT, Remedy.PROMPT]
     else:
         rejected = state.attempts - state.tally.satisfied
         chosen = [Remedy.SETTINGS] if obstacle is not None else []

@@ -58,8 +58,8 @@ def test_a_data_type_that_the_processor_emulates(model, tmp_path, monkeypatch, d
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     loaded.save_pretrained(folder)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    said = f"this processor emulates {dtype}, which takes about three times as long as float32; load"
-    assert (said in run("doctor", folder).stdout) == (capability == "AVX2" and dtype != "float32")
+    warning = f"this processor emulates {dtype}, which takes about three times as long as float32; load"
+    assert (warning in run("doctor", folder).stdout) == (capability == "AVX2" and dtype != "float32")
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path):
