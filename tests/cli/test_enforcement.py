@@ -232,8 +232,13 @@ def test_the_key_is_not_shown(monkeypatch):
 
 def test_no_prompt_follows_a_redirect():
     asked_elsewhere = []
+
+    def noted(asked):
+        asked_elsewhere.append(asked)
+        return obeying(asked)
+
     with (
-        serving(lambda asked: asked_elsewhere.append(asked) or obeying(asked)) as other,
+        serving(noted) as other,
         serving(lambda asked: (307, []), f"{other}/chat/completions") as url,
     ):
         done = run("doctor", "--endpoint", url)

@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,8 @@ def test_both_halves_are_measured(tmp_path):
 
 def test_an_adapter_that_knows_held_out_prompts_is_no_start(tmp_path):
     """Otherwise figures of the held-out side would be of prompts that the adapter was trained on."""
-    world, small = llama_world(), {"samples": 200, "rounds": 1, "updates": 1, "look": 1, "final_attempts": 8}
+    world = llama_world()
+    small: dict[str, Any] = {"samples": 200, "rounds": 1, "updates": 1, "look": 1, "final_attempts": 8}
     whole = train(guarded_of(world), settings_of(world, prompts=PROMPTS, **small), tmp_path / "whole").folder
     with pytest.raises(
         UsageError, match=r"start: .* trained on 3 of the 3 held-out .*; give held_out as in its training, or 0$"
@@ -170,7 +172,7 @@ def test_an_adapter_that_knows_held_out_prompts_is_no_start(tmp_path):
 def test_the_example_that_starts_from_a_shipped_adapter_holds_out_what_it_did():
     folder = Path(__file__).parents[2] / "examples" / "training"
     settings, _ = read_settings(folder / "json-many.yaml")
-    _require_held_out(settings, Card.read(Path(settings.start) / CARD).prompts)
+    _require_held_out(settings, Card.read(Path(str(settings.start)) / CARD).prompts)
     assert 0 < sum(settings.held_out_prompts) < 100
 
 
@@ -202,7 +204,7 @@ def test_the_prompts_of_one_rule_are_not_independent(rules, prompts):
         covered += [each.low <= 0.5 <= each.high for each in intervals]
     assert covered[0] >= 0.91 * 400
     assert covered[1] < 0.6 * 400
-    row = Row(0, "policy", 0, 0, 0.0, intervals[0], 0)
+    row: Any = Row(0, "policy", 0, 0, 0.0, intervals[0], 0)
     kls = [rng.normal(-1.0, spread, 20) for spread in (0.1, 0.1, 1.0, 1.0)]
     summarise(row, kls, kls, [["a", "a", "b", "b"], ["a", "a", "a", "a"]])
     assert row.kl.high > row.kl.value + 1, "two rules"
@@ -211,7 +213,7 @@ def test_the_prompts_of_one_rule_are_not_independent(rules, prompts):
 
 def test_each_curve_of_kl_is_of_one_side(tmp_path):
     """On draws of g of the prompts that are trained on, and by weights of each side."""
-    training = trainer_of(tmp_path, prompts=PROMPTS, held_out=0.4, gold_attempts=1600)
+    training: Any = trainer_of(tmp_path, prompts=PROMPTS, held_out=0.4, gold_attempts=1600)
     training.find_gold()
     log_policy = training.task.log_probabilities(training.policy.model, training.gold.drawn.samples)
     seen = training.sides(training.gold.log_ratios(log_policy))[0]
