@@ -22,7 +22,7 @@ from guardwrap.outcomes import Draw, Usage
 from guardwrap.samplers.protocol import Attempt
 from guardwrap.support.formatting import counted
 from guardwrap.support.yaml_nodes import short
-from guardwrap.twists.hits import Hits, LearnedHits, Mixture, decided
+from guardwrap.twists.hits import Hits, LearnedHits, decided
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, TokenStates, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings
@@ -207,7 +207,12 @@ class TwistedConstraint:
         by_states = len(sizes)
         if hits is not None:
             sizes += hit_rounds_of(sum(sizes))
-        return cls(states, counts, defaults, constraint.title, sizes, by_states, texts, embeddings, hits, unused=unused)
+        twisted = cls(
+            states, counts, defaults, constraint.title, sizes, by_states, texts, embeddings, hits, unused=unused
+        )
+        if hits is not None and len(hits.words) == 1:
+            hits.words[0].data = twisted._data  # attempts by states lead up to the same word
+        return twisted
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -312,7 +317,8 @@ class TwistedConstraint:
                         return costs
                 self.rounds = rounds  # from here on, other calls do not wait
             if self.learned:
-                self._data = TiltData()
+                for data in (self._data, *(word.data for word in (self.hits.words if self.hits else ()))):
+                    data.attempts.clear()
         finally:
             self._learning.release()
         return costs
@@ -374,16 +380,14 @@ class TwistedConstraint:
         """Fit the tilts to the attempts so far."""
         if self.embeddings is None or self.examples:
             return
-        for twist, attempts in zip(twists, learned.attempts, strict=True):
-            if twist.records is not None:
-                drawn = twist.paths if isinstance(twist, Hits) else [attempt.draw.token_ids for attempt in attempts]
-                self._data.add(drawn, twist.records)
-        tilt = self._data.fitted(self.embeddings)
         if self.rounds < self.by_states:
+            for twist, attempts in zip(twists, learned.attempts, strict=True):
+                if isinstance(twist, Twist) and twist.records is not None:
+                    self._data.add([attempt.draw.token_ids for attempt in attempts], twist.records)
+            tilt = self._data.fitted(self.embeddings)
             self.tilt = tilt if tilt.any() else None
         if self.hits is not None and self.rounds + 1 >= self.by_states:
-            self.hits.learn_rests([twist for twist in twists if isinstance(twist, Hits)])
-            self.hits.mixture = Mixture.of(self._data, self.embeddings, tilt)
+            self.hits.learn([twist for twist in twists if isinstance(twist, Hits)], self.embeddings)
 
 
 @dataclass(frozen=True)

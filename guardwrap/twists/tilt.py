@@ -142,12 +142,12 @@ class TiltData:
     attempts: list[_Attempt] = field(default_factory=list)
     _directions: list[Vector] = field(default_factory=list, repr=False)
 
-    def add(self, texts: Sequence[Sequence[int]], records: StepRecords) -> None:
-        """Add the attempts of one prompt and one round, each with its new tokens."""
-        for token_ids in texts:
+    def add(self, texts: Sequence[Sequence[int]], records: StepRecords, starts: Sequence[int] = ()) -> None:
+        """Add the attempts of one prompt and one round, each with its new tokens; ``starts``: where the paths begin."""
+        for token_ids, start in zip(texts, starts or [0] * len(texts), strict=True):
             ids, steps, tokens, worths = tuple(token_ids), [], [], []
             log_weight = 0.0
-            for place, token in enumerate(ids):
+            for place, token in enumerate(ids[start:], start):
                 step = records.steps.get(ids[:place])
                 if step is None:
                     break
