@@ -168,26 +168,27 @@ class LearnedWord:
         """Return whether a text that ends in a state has the word."""
         return bool(self.states.automaton.ended[state] and self.states.automaton.cut[state])
 
-    def learn(self, embeddings: TokenEmbeddings) -> None:
-        """Fit a tilt to each cluster of beginnings, beside that of all."""
-        fits = [(0.35, self.data.fitted(embeddings))]
-        fits += [(share, part.fitted(embeddings)) for share, part in self.data.topics(embeddings, TOPICS)]
-        self.fits = [(share, tilt) for share, tilt in fits if tilt.any()]
+    def learn(self, number: int, twists: Sequence[Hits], embeddings: TokenEmbeddings) -> None:
+        """Learn from what was drawn since the last time, as the word of some number.
 
-    def learn_rests(self, written: Sequence[tuple[int, float, float]]) -> None:
-        """Learn how likely the word is once its first token is written, from where it was written so far.
-
-        Places are chosen in proportion to the guess, so the mean of what it misses, weighted by W, is the mean under a.
+        How likely the word is once its first token is written: places are chosen in proportion to the guess, so the
+        mean of what it misses, weighted by W, is the mean under a. And tilts to all beginnings and to clusters of them.
         """
-        self._written += written
+        self._written += [its[1:] for twist in twists for its in twist.written if its[0] == number]
         top = max((log_sum for _, log_sum, _ in self._written), default=0.0)
-        for number, before in enumerate(self.log_rests):
-            its = [(np.exp(log_sum - top), rest) for spelling, log_sum, rest in self._written if spelling == number]
+        for spelling, before in enumerate(self.log_rests):
+            its = [(np.exp(log_sum - top), rest) for other, log_sum, rest in self._written if other == spelling]
             weights, rests = np.array([weight for weight, _ in its]), np.exp([rest for _, rest in its])
             # The guess counts as much as one of five attempts of mean weight.
             prior = 0.2 * float(weights.mean()) if its else 1.0
             mean = (weights @ rests + prior * math.exp(before)) / (weights.sum() + prior)
-            self.log_rests[number] = math.log(mean)
+            self.log_rests[spelling] = math.log(mean)
+        for twist in twists:
+            paths = [(ids, start) for ids, start, missing in twist.paths if number in missing]
+            self.data.add([ids for ids, _ in paths], twist.records[number], [start for _, start in paths])
+        fits = [(0.35, self.data.fitted(embeddings))]
+        fits += [(share, part.fitted(embeddings)) for share, part in self.data.topics(embeddings, TOPICS)]
+        self.fits = [(share, tilt) for share, tilt in fits if tilt.any()]
 
 
 class _Beginning(NamedTuple):
@@ -230,15 +231,6 @@ class _Path:
         self.log_parts, self.log_norms = self.mixture.log_shares.copy(), np.zeros(len(self.mixture.log_shares))
 
 
-class _Written(NamedTuple):
-    """What was written, to learn from."""
-
-    word: int
-    spelling: int
-    log_sum: float  # log W
-    log_rest: float  # log a(tokens after the first, then no letter)
-
-
 @dataclass(eq=False)
 class Hits:
     """The twist of one prompt that draws paths and writes the words; see the module."""
@@ -251,7 +243,8 @@ class Hits:
     records: Sequence[StepRecords] = ()
     # with ``records``, the paths before they were turned, how many tokens come before them, and the words they lead to
     paths: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
-    written: list[_Written] = field(default_factory=list)  # with ``records``
+    # with ``records``, of what was written: word, spelling, log W, and log a(tokens after the first, then no letter)
+    written: list[tuple[int, int, float, float]] = field(default_factory=list)
 
     learns: ClassVar[bool] = True  # each distribution must be seen, and not be taken from a cache
     most_weight: ClassVar[float] = math.inf
@@ -361,7 +354,7 @@ class Hits:
             place = path.places[0]
             if self.records:
                 rest = attempt.log_weight - path.log_unwritten
-                self.written.append(_Written(place.word, place.spelling, place.log_term, rest))
+                self.written.append((place.word, place.spelling, place.log_term, rest))
             self._go_on(path, attempt)
 
     def _go_on(self, path: _Path, attempt: AttemptState) -> None:
@@ -527,10 +520,5 @@ class LearnedHits:
     def learn(self, twists: Sequence[Hits], embeddings: TokenEmbeddings) -> None:
         """Learn from what was drawn since the last time."""
         for number, word in enumerate(self.words):
-            written = [its[1:] for twist in twists for its in twist.written if its.word == number]
-            word.learn_rests(written)
-            for twist in twists:
-                paths = [(ids, start) for ids, start, missing in twist.paths if number in missing]
-                word.data.add([ids for ids, _ in paths], twist.records[number], [start for _, start in paths])
-            word.learn(embeddings)
+            word.learn(number, twists, embeddings)
         self.tokens, self.mixtures = len(embeddings.weight), {}
