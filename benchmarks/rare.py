@@ -328,18 +328,17 @@ class Led(Hits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        path = [(0, True)]
+        path: list[tuple[tuple[int, ...], bool]] = [((0,), True)]
         for token in self.draw:
-            if self._safe[path[-1][0]]:
+            if not self._missing((0,), path[-1][0]):
                 break
-            path.append(path[-1] if token in self.end_ids else self.states.step(*path[-1], token))
-        ids = self.draw[: len(path) - 1]
-        edged = bool(self._safe[path[-1][0]]) or ids[-1] in self.end_ids
+            path.append(path[-1] if token in self.end_ids else self._step(*path[-1], token))
+        ids, (states, _) = self.draw[: len(path) - 1], path[-1]
         places = [
             (before, spelling)
-            for before, state in enumerate(path)
-            for spelling in self._first_here(*state)
-            if self._writes(_Place(before, spelling, 0.0, 0.0), ids, edged)
+            for before, (at, begins) in enumerate(path)
+            for _, spelling in self._first_here(at, begins, (0,))
+            if self._writes(_Place(before, 0, spelling, 0.0, 0.0, 0.0), ids, ids[-1] in self.end_ids, states)
         ]
         # where the draw has the word for the first time, and its spelling
         self.place, self.spelling = places[0] if places else (len(ids), -1)
@@ -355,7 +354,7 @@ class Led(Hits):
     def turned(self, attempt: Any) -> bool:
         path = self._path(attempt.token_ids)
         if path.rest is None:
-            parts = path.log_parts + self.mixture.tilts[:, attempt.token_ids[-1]] - path.log_norms
+            parts = path.log_parts + path.mixture.tilts[:, attempt.token_ids[-1]] - path.log_norms
             log_weight = -float(np.logaddexp.reduce(parts))
             attempt.log_probability += attempt.log_weight - log_weight
             attempt.log_weight = log_weight

@@ -208,6 +208,7 @@ class Twisted:
     If one of some words has to occur, another way is tried, too. An attempt draws a text from a mixture of the model
     and of tilted models, whether or not the word comes, and notes before each token how likely the word would be there.
     Then the word is written at one of these places, chosen in proportion to that, and the model continues from there.
+    If up to four words have to occur, one after the other is written, in any order.
     The attempt is weighed by the sum over all places, so nearly all attempts count (what was taken back is an auxiliary
     variable: Andrieu and Roberts 2009). That way is taken unless learning shows that it needs several times as many
     attempts as states do; the report says which way it is, and what learning saw of both. It is not tried with

@@ -223,6 +223,19 @@ def test_negative_control_a_text_is_written_in_two_ways() -> None:
     assert errors_of_z(world, form, attempts_of(world, form)) > 8
 
 
+def test_negative_control_words_are_written_behind_others_that_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a text with both words could be written in two ways."""
+    right = Hits._is_first
+
+    def alone(self: Hits, states: Any, begins: bool, missing: Any, number: int, ids: Any) -> bool:
+        return right(self, states, begins, (number,), number, ids)
+
+    world = world_of(OVERLAPPING)
+    assert errors_of_z(world, OVERLAPPING, attempts_of(world, OVERLAPPING)) < 4
+    monkeypatch.setattr(Hits, "_is_first", alone)
+    assert errors_of_z(world, OVERLAPPING, attempts_of(world, OVERLAPPING)) > 8
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("checked", [True, False])
 def test_words_that_the_automaton_does_not_see_are_drawn(checked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
