@@ -174,7 +174,7 @@ _RULES: dict[str, _Rule] = {
     "digits": _Rule(r"\p{Nd}", one=True),
     "punctuation": _Rule(r"\p{P}", one=True),
     # Two letters of a flag, or a picture with its skin color and those that it is joined to.
-    "emoji": _Rule(rf"\p{{RI}}\p{{RI}}|{_PICTURE}(?:\u200D{_PICTURE})*", tail=2),
+    "emoji": _Rule(rf"\p{{RI}}\p{{RI}}|{_PICTURE}(?:\u200D{_PICTURE})*", tail=3),
     "words": _Rule(WORD, tail=2),
     "capital_words": _Rule(WORD, tail=2, begun=False, keep=str.isupper),
     "lowercase_words": _Rule(WORD, tail=2, begun=False, keep=str.islower),
