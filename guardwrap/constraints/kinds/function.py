@@ -76,6 +76,7 @@ class Python(Constraint):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", read_view(self.on))
+        require(isinstance(self.batched, bool), "batched must be true or false")
         require(self.prefix is None or self.on == "completion", "prefix requires on='completion'")
         for function in (self.function,) if self.prefix is None else (self.function, self.prefix):
             require(isinstance(function, str) or callable(function), f"{function!r} is not a function")

@@ -93,6 +93,8 @@ def test_prefix_function():
     assert Python(is_upper).verdict("Ab") is Verdict.UNDECIDED
     with pytest.raises(ConstraintError, match="requires on='completion'"):
         Python(is_upper, prefix=upper_prefix, on="lines")
+    with pytest.raises(ConstraintError, match="batched must be true or false"):
+        Python(is_upper, batched="no")  # type: ignore[arg-type]
 
 
 def test_batched_gets_one_list():
