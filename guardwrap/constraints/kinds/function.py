@@ -115,7 +115,7 @@ class Python(Constraint):
         before: tuple[list[str], ...] = ()
         if self._takes_prompt:
             before = ([draw.prompt for draw, group in zip(draws, texts, strict=True) for _ in group or ()],)
-        results = list(self.call(*before, flat)) if self.batched else list(map(self.call, *before, flat))
+        results = list(self.call(*before, flat)) if self.batched and flat else list(map(self.call, *before, flat))
         if len(results) != len(flat):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")
         for result in results:
