@@ -288,7 +288,7 @@ class Values(TextConstraint):
 
     def _in_words(self, value: Fraction | date | None) -> str:
         if value is None:
-            return "one in another unit"
+            return "one that cannot be read, or is in another unit"
         return value.isoformat() if isinstance(value, date) else f"{float(value):.12g}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:

@@ -268,6 +268,7 @@ def test_views_and_files() -> None:
     file = parse("guardwrap: 1\nconstraint: {kind: values, of: date, min: '2025-01-01'}\n")
     assert file.constraint == Values("date", min="2025-01-01")
     assert Values(max=3).fault("4 of 2") == "1 of its 2 values are not as required, such as 4"
+    assert Values(max=3).fault("1,5").endswith("such as one that cannot be read, or is in another unit")
 
 
 @pytest.mark.parametrize(
