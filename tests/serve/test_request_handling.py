@@ -323,6 +323,21 @@ def test_the_time_in_the_queue_counts(app):
     assert "before the first attempt was complete" in error["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_event_loop_after_the_other_is_served(app, stream):
+    """Clients within the process may call ``asyncio.run`` for each request."""
+
+    async def run():
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post("/v1/completions", json={**FREE, "stream": stream})
+
+    for _ in range(2):
+        reply = asyncio.run(asyncio.wait_for(run(), 30))
+        assert reply.status_code == 200, reply.text
+        assert asyncio.run(go_away(app, stream=stream)) == (0, 0)
+
+
 async def delivered(count, deliveries, wakes):
     """Have a thread add calls while the loop is held up; return what they said, in order."""
     loop: Any = asyncio.get_running_loop()
