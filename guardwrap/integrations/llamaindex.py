@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from llama_index.core.base.llms.generic_utils import completion_response_to_chat_response
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
@@ -98,61 +99,51 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Complete a text."""
-        prompt = prompt if formatted else self.completion_to_prompt(prompt)
+        return self._completion(prompt if formatted else self.completion_to_prompt(prompt), kwargs)
+
+    def _completion(self, prompt: str, kwargs: Mapping[str, Any]) -> CompletionResponse:
         outcome = self._one(prompt, _without_tools(kwargs))
         return CompletionResponse(text=outcome.texts[0], **_details(outcome))
-
-    @llm_completion_callback()
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """Complete a text, and yield it once it is accepted."""
-
-        def pieces() -> Iterator[CompletionResponse]:
-            response = self.complete(prompt, formatted=formatted, **kwargs)
-            yield response.model_copy(update={"delta": response.text})
-
-        return pieces()
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Reply to a chat. ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are as in ``chat_with_tools``."""
         if not self.metadata.is_chat_model:
-            reply: ChatResponse = super().chat(messages, **kwargs)
+            completion = self._completion(self.messages_to_prompt(messages), kwargs)
+            reply = completion_response_to_chat_response(completion)
             # LlamaIndex puts the usage into the message.
             reply.additional_kwargs.update(reply.message.additional_kwargs)
             return reply
         outcome = self._one(_chat(messages), kwargs)
         return ChatResponse(message=_reply(reply_messages(outcome)[0]), **_details(outcome))
 
-    @llm_chat_callback()
+    # The methods below call those above, which report the call and its usage to callbacks, so they do not. LlamaIndex's
+    # own asynchronous methods would compute in the event loop, and one call after the other.
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Complete a text, and yield it once it is accepted."""
+        response = self.complete(prompt, formatted=formatted, **kwargs)
+        yield response.model_copy(update={"delta": response.text})
+
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Reply to a chat, and yield the reply once it is accepted."""
+        response = self.chat(messages, **kwargs)
+        yield response.model_copy(update={"delta": response.message.content or ""})
 
-        def pieces() -> Iterator[ChatResponse]:
-            response = self.chat(messages, **kwargs)
-            yield response.model_copy(update={"delta": response.message.content or ""})
-
-        return pieces()
-
-    # LlamaIndex's own asynchronous methods would compute in the event loop, and one call after the other.
-
-    @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Call ``complete`` in a thread."""
         return await asyncio.to_thread(self.complete, prompt, formatted, **kwargs)
 
-    @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> AsyncIterator[CompletionResponse]:
         """Call ``stream_complete`` in a thread."""
         return _from_thread(lambda: self.stream_complete(prompt, formatted, **kwargs))
 
-    @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Call ``chat`` in a thread."""
         return await asyncio.to_thread(self.chat, messages, **kwargs)
 
-    @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> AsyncIterator[ChatResponse]:
         """Call ``stream_chat`` in a thread."""
         return _from_thread(lambda: self.stream_chat(messages, **kwargs))
