@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from guardwrap.calls.missing_texts import raise_if_short
-from guardwrap.constraints.files.constraint_file import as_constraint_file
+from guardwrap.calls.missing_texts import Fallback, raise_if_short, require_accepted
+from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
 from guardwrap.constraints.stop_strings import stopped
@@ -70,9 +71,19 @@ def run_prompts(
         constraint = file.constraint
         for rule in added:
             constraint &= rule
-        options["constraints"] = replace(file, constraint=stopped(constraint, stops))
+        file = replace(file, constraint=stopped(constraint, stops))
+        options["constraints"] = file if replaced is not None else replace(file, fallback=_fallback(guarded, file))
     outcomes = guarded.run(list(prompts), progress=False, **options)
     return [replace(outcome, texts=shown_texts(outcome, stops)) for outcome in outcomes]
+
+
+def _fallback(guarded: GuardedGenerator, file: ConstraintFile) -> str | None:
+    """Return the fallback of the wrapper's file, which a call's file replaces, unless a rule of the call rejects it."""
+    if (fallback := guarded.session.file.fallback) is not None:
+        with suppress(UsageError):
+            require_accepted(Fallback(fallback), file.constraint, guarded.tokenizer)
+            return fallback
+    return None
 
 
 def tool_rule(tools: Any, choice: Any, parallel: Any) -> ToolCalls | None:

@@ -295,8 +295,8 @@ class GuardedChatModel(_Guarded, BaseChatModel):
     ) -> list[Any]:
         """Reply to several chats with one call of the wrapper. Callbacks see a separate call for each chat."""
         inputs = list(inputs)
-        chats = [_chat(self._convert_input(each).to_messages()) for each in inputs]
         try:
+            chats = [_chat(self._convert_input(each).to_messages()) for each in inputs]
             outcomes = self._drawn(chats, stop, kwargs) if chats else []
         except GuardwrapError as error:
             if return_exceptions:
