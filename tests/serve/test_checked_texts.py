@@ -177,7 +177,8 @@ def test_a_call_without_arguments_is_checked():
     """Some servers send an empty string for the arguments of a tool without parameters."""
     call = {"type": "function", "function": {"name": "idiot", "arguments": ""}}
     assert litellm(["fine"], tool_calls=[call])["action"] == "BLOCKED"
-    assert verdicts({"tool_calls": [{"function": {"name": "now", "arguments": " "}}]}, "polite") == [True]
+    rule = {"kind": "keyword", "words": ["now"]}
+    assert verdicts({"tool_calls": [{"function": {"name": "now", "arguments": " "}}]}, rule) == [True]
 
 
 def test_litellm_gets_an_error_if_a_text_cannot_be_checked_and_none_is_rejected():
