@@ -29,6 +29,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
 
+from guardwrap.calls.sessions import LocalSession
 from guardwrap.errors import UsageError
 from guardwrap.integrations.guarded_call import (
     as_guarded,
@@ -40,6 +41,7 @@ from guardwrap.integrations.guarded_call import (
     token_counts,
 )
 from guardwrap.models.parsed_message import CalledTool, called_tools, chat_turn
+from guardwrap.models.prepare import trained_length
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedLLM"]
@@ -83,12 +85,14 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
     @property
     def metadata(self) -> LLMMetadata:
         """Context window and other properties of the model, for LlamaIndex."""
-        model, tokenizer = self.guarded.model, self.guarded.tokenizer
-        known = {"context_window": getattr(model.config.get_text_config(), "max_position_embeddings", None)}
-        known["num_output"] = self.options.get("max_new_tokens") or model.generation_config.max_new_tokens
+        model, session = self.guarded.model, self.guarded.session
+        known = {"num_output": self.options.get("max_new_tokens")}
+        if isinstance(session, LocalSession):  # a server does not say
+            known["num_output"] = known["num_output"] or model.generation_config.max_new_tokens
+            known["context_window"] = trained_length(model)
         return LLMMetadata(
-            model_name=self.guarded.session.model_name,
-            is_chat_model=getattr(tokenizer, "chat_template", None) is not None,
+            model_name=session.model_name,
+            is_chat_model=session.takes_chats,
             is_function_calling_model=calls_tools(self.guarded),
             **{name: value for name, value in known.items() if value is not None},
         )

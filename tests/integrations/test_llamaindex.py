@@ -11,7 +11,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from pydantic import RootModel
 
-from guardwrap import Budget, BudgetExhausted, Fallback, Length, Prompt, Regex
+from guardwrap import Budget, BudgetExhausted, Endpoint, Fallback, GuardedGenerator, Length, Prompt, Regex
 from guardwrap.errors import UsageError
 from guardwrap.integrations.llamaindex import GuardedLLM
 from guardwrap.testing import World
@@ -159,6 +159,12 @@ def test_metadata(world: World) -> None:
     assert metadata.num_output == world.max_new_tokens
     assert metadata.is_chat_model == (world.tokenizer.chat_template is not None)
     assert "guarded" not in llm(guarded(world), world).to_dict()
+
+
+def test_metadata_of_an_endpoint() -> None:
+    wrapper = GuardedGenerator(Endpoint("http://localhost:1/v1", model="tiny"), NO_VOWEL)
+    metadata = GuardedLLM(wrapper, options={"max_new_tokens": 4}).metadata
+    assert (metadata.model_name, metadata.num_output, metadata.is_chat_model) == ("tiny", 4, True)
 
 
 @pytest.mark.slow
