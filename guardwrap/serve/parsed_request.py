@@ -127,6 +127,8 @@ def parse_request(body: Mapping[str, Any], policy: RequestPolicy, *, chat: bool)
             f"{len(prompts)} prompts with {fields.n} texts each are more than the limit of {policy.limits.n} texts"
         )
         raise bad("n", problem, code="above_the_limit")
+    if fields.n > 1 and fields.temperature == 0:
+        raise bad("n", "temperature: 0 gives one text; leave n out, or raise the temperature")
     parses = chat and (policy.parses == "always" or tools is not None)
     options = {"num_return_sequences": fields.n, **_law(fields, policy), **_ours(fields, policy, tools, parses=parses)}
     options |= _shown(fields, tools) if chat else {}

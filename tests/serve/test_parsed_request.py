@@ -519,6 +519,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "exceeds",
         ),
         ({"messages": []}, "messages", "at least 1 item"),
+        ({"n": 2, "temperature": 0}, "n", "gives one text"),
         ({"messages": None}, None, "needs a field 'messages'"),
         ({"messages": "hi"}, "messages", "must be a list"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "is not one of"),
