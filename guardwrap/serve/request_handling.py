@@ -115,7 +115,8 @@ class Gate:
         no slot; None without a timeout.
         """
         try:
-            await asyncio.wait_for(self._slots.acquire(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._slots.acquire()
         except TimeoutError:
             yield
             return
