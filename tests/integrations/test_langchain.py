@@ -163,6 +163,13 @@ def test_a_text_ends_before_a_stop_string_and_is_judged_without_it(world: World,
         asked.invoke("b", stop=["c"], stop_strings=["d"])
 
 
+def test_a_stop_string_is_no_list_of_letters(world: World) -> None:
+    asked = model(GuardedChatModel, guarded(world, Length(min=0)), world, seed=3)
+    texts, same = ([reply.text for reply in asked.batch(PROMPTS, stop=stop)] for stop in ("ab", ["ab"]))
+    assert texts == same
+    assert any("a" in text for text in texts)
+
+
 @pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
 def test_an_exhausted_budget_travels_as_it_is(world: World, kind: Any) -> None:
     asked = model(kind, hopeless(world), world)
