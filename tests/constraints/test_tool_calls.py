@@ -169,6 +169,17 @@ def test_a_mistake_in_a_tool_is_reported_with_its_line_and_name() -> None:
         parse("guardwrap: 1\nconstraint: {kind: tool_calls, tools: [{name: other},\n    {name: 5}]}\n")
 
 
+def test_a_wrong_call_is_rejected_even_if_its_fault_is_too_deep_to_be_explained() -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}, "n": {"$ref": "#"}}}
+    rule, inner = ToolCalls([{"name": "f", "parameters": parameters}]), dict[str, Any]()
+    for _ in range(250):
+        inner = {"n": inner}
+    draw = message(call("f", x="two", **inner))
+    assert rule.check([draw]) == [False]
+    assert "is invalid" in rule.fault_of(draw)
+    assert JSONSchema(parameters).fault(json.dumps({"x": "two", **inner})) == ""
+
+
 def test_without_tools_only_messages_without_calls_hold() -> None:
     none = ToolCalls([], choice="none")
     assert none.definitions == []

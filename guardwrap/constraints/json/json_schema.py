@@ -286,8 +286,14 @@ class JSONSchema(TextConstraint):
         return str(self.fault_at(text))
 
     def fault_at(self, text: str) -> Fault:
-        """Return where the text is not JSON, or which value in it is invalid, and why, apart from its path."""
-        fault = self._fault(text, describe=True)
+        """Return where the text is not JSON, or which value in it is invalid, and why, apart from its path.
+
+        Nothing if that is not known, because looking for the outermost fault exceeds Python's stack.
+        """
+        try:
+            fault = self._fault(text, describe=True)
+        except RecursionError:
+            return Fault()
         return Fault() if fault is None else fault.message
 
     def place_in(self, draw: Draw, /) -> str | None:
