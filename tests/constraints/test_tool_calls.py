@@ -115,6 +115,16 @@ def test_references_of_a_tool_start_at_the_root_of_its_schema(draft: str, parame
         assert syntax[1][""].accepts(json.dumps({"name": "f", "arguments": arguments})) == valid
 
 
+def test_two_tools_may_give_their_definitions_the_same_names() -> None:
+    def tool(name: str, kind: str) -> dict[str, Any]:
+        named = {"$id": "value", "$anchor": "v", "type": kind}
+        return {"name": name, "parameters": {"properties": {"a": {"$ref": "value#v"}}, "$defs": {"v": named}}}
+
+    rule = ToolCalls([tool("f", "string"), tool("g", "integer")])
+    for name, value, valid in (("f", "x", True), ("f", 1, False), ("g", "x", False), ("g", 1, True)):
+        assert rule.check([message(call(name, a=value))]) == [valid]
+
+
 def json_calls() -> dict[str, Any]:
     """Return the field of calls of a response template, in which a call is JSON with its name and arguments."""
     return {"content": "json", "transform": {"type": "function", "function": "{content}"}}

@@ -319,7 +319,7 @@ def own_resource(parameters: Mapping[str, Any], number: int) -> dict[str, Any]:
         ignored = draft.keywords - {"$schema", "definitions"}
         schema = {key: value for key, value in schema.items() if key not in ignored}
         schema["allOf"] = [{"$ref": parameters["$ref"]}]
-    schema.setdefault(draft.id, f"urn:guardwrap:tool:{number}")
+    schema.setdefault(draft.id, f"https://tool-{number}.invalid/")
     return schema
 
 
