@@ -82,7 +82,7 @@ class CallSyntax:
         if parsed is None or parsed.end() != len(marker) or (parsed.groupdict().get("name") or "") != name:
             return None
         body = self.bodies[name].monitor()
-        if isinstance(self.dialect, PlainJSON) and isinstance(body, JSONMonitor):
+        if isinstance(body, JSONMonitor):
             body = body.without_exponents()
         return self.dialect.of(name), body
 
