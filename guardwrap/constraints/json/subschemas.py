@@ -130,6 +130,12 @@ class NumberRange(NamedTuple):
 
     def may_reach(self, digits: str) -> bool:
         """Whether a number that begins with these characters, and has no exponent, may be within the limits."""
+        return self._reaches(digits) and all(
+            len(chosen) > _FEW or any(self._replace(least=choice, most=choice)._reaches(digits) for choice in chosen)
+            for chosen in self.choices
+        )
+
+    def _reaches(self, digits: str) -> bool:
         typed = digits.lstrip("-")
         if not typed:
             return True

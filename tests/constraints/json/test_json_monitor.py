@@ -201,6 +201,15 @@ def test_without_exponents_digits_end_where_no_number_is_within_the_limits(least
         assert (plain.read(text).verdict is not V) == (text in beginnings), text
 
 
+def test_without_exponents_digits_end_where_they_begin_no_number_of_a_list():
+    numbers = [1, 25, 300, -4, 0.5]
+    reading = JSONSchema({"enum": numbers}).monitor()
+    assert isinstance(reading, json_monitor.JSONMonitor)
+    beginnings = {str(number)[:end] for number in numbers for end in range(1, 5)} | {"1.0", "25.00", "0.50", "-4.0"}
+    for text in (*beginnings, *map(str, range(-50, 400)), "0.05", "0.55", "1.5", "25.1", "-4.5"):
+        assert (reading.without_exponents().read(text).verdict is not V) == (text in beginnings), text
+
+
 def test_without_exponents_fractions_count_up_to_exclusive_limits():
     reading = JSONSchema({"type": "number", "exclusiveMinimum": 2, "exclusiveMaximum": 10}).monitor()
     assert isinstance(reading, json_monitor.JSONMonitor)
