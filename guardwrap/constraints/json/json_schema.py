@@ -286,13 +286,10 @@ class JSONSchema(TextConstraint):
         return str(self.fault_at(text))
 
     def fault_at(self, text: str) -> Fault:
-        """Return where the text is not JSON, or which value in it is invalid, and why, apart from its path.
-
-        Nothing if that is not known, because looking for the outermost fault exceeds Python's stack.
-        """
+        """Return where the text is not JSON, or which value in it is invalid, and why, apart from its path."""
         try:
             fault = self._fault(text, describe=True)
-        except RecursionError:
+        except RecursionError:  # describing looks further than judging
             return Fault()
         return Fault() if fault is None else fault.message
 
