@@ -384,9 +384,11 @@ def tools_of(fields: ChatFields, policy: RequestPolicy) -> ToolCalls | None:
         allowed = read_field(AllowedTools, choice.get("allowed_tools"), "tool_choice.allowed_tools")
         choice = {"mode": allowed.mode, "names": [tool.function.name for tool in allowed.tools]}
     try:
-        return ToolCalls(fields.tools, choice=choice, parallel=fields.parallel_tool_calls, name="the tools")
+        with reading("the request"):
+            return ToolCalls(fields.tools, choice=choice, parallel=fields.parallel_tool_calls, name="the tools")
     except GuardwrapError as error:
-        raise in_field("tool_choice" if error.location == ("choice",) else "tools", error) from None
+        where = "tool_choice" if error.location == ("choice",) else ".".join(map(str, error.location))
+        raise in_field(where or "tools", error) from None
 
 
 def template_options(fields: ChatFields) -> dict[str, Any]:
