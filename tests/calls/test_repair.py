@@ -353,6 +353,25 @@ def test_attempts_for_estimates_are_not_repaired() -> None:
     assert len(attempts) == 30
 
 
+def test_a_chat_that_outgrows_the_context_of_an_endpoint_ends_the_turns() -> None:
+    """Which the server alone knows. Texts of other prompts come all the same."""
+    world = table_world(3, letters="ab", max_new_tokens=5)
+    server = Server(of_world(world))
+    draw = server.text
+
+    def cut(prompt: str, chance: float) -> Any:
+        return (["b"], "length", 1) if len(prompt) > 1 else draw(prompt, chance)
+
+    server.text = cut
+    repair = Repair(max_turns=3, message="{reasons}", otherwise="none")
+    with server.running():
+        guarded = GuardedGenerator(endpoint(server), Regex("^a", name="ab"), budget=ONE, on_exhausted=repair, seed=3)
+        outcomes = guarded.run([[{"role": "user", "content": "a"}]] * 8, temperature=1.0, max_new_tokens=5)
+        assert {each.report.usage.attempts for each in outcomes} == {1}
+        assert {len(each.texts) for each in outcomes} == {0, 1}
+        assert len(server.seen) > 8
+
+
 def test_over_an_endpoint() -> None:
     world = table_world(3, letters="ab", max_new_tokens=5)
     rule = Regex("^a", name="ab")  # the model knows no other letters

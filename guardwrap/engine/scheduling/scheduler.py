@@ -16,7 +16,7 @@ from guardwrap.engine.scheduling.judging import CheckerPool, Failures, judge_att
 from guardwrap.engine.scheduling.request import OrderedDelivery, Request, RequestStream, Served
 from guardwrap.engine.scheduling.request_outcome import outcome_of, with_earlier
 from guardwrap.engine.scheduling.request_state import JudgedAttempt, RequestState
-from guardwrap.errors import own_error
+from guardwrap.errors import ContextExceeded, own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.support.time_limits import StepOver
 
@@ -384,6 +384,9 @@ class Scheduler:
     def _close(self, request: Request, error: Exception | None) -> Served | None:
         """Close a request. Returns None if another one follows it up, or if a thread still makes that one."""
         progress = self._active[request]
+        if isinstance(error, ContextExceeded) and request.earlier is not None and not progress.accepted:
+            # Only an endpoint itself knows that the chat of a repair turn is too long: the turns end before it.
+            error, progress.outcome, progress.rejected = None, request.earlier[1], None
         failed: Failures = {} if error is None else {request: error}
         outcome = progress.outcome if not failed else None
         outcome = outcome or _outcome(progress, failed)
