@@ -330,7 +330,8 @@ async def _result(
         finally:
             on_busy(False)
 
-    return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(pool, _in_context(done)), seconds)
+    async with asyncio.timeout(seconds):
+        return await asyncio.get_running_loop().run_in_executor(pool, _in_context(done))
 
 
 def _in_context(work: Callable[[], _Item]) -> Callable[[], _Item]:

@@ -38,7 +38,7 @@ def require(condition: bool, message: str) -> None:
 
 
 @contextmanager
-def about(name: str, *, inside: bool = True) -> Iterator[None]:
+def about(name: str | int, *, inside: bool = True) -> Iterator[None]:
     """Add a field to the location of a ConstraintError, so that errors about a file can give its line number.
 
     ``inside``: whether to keep the error's own location, as a place within that field.

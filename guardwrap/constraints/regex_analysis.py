@@ -171,6 +171,8 @@ class Occurrences(NamedTuple):
 
 def occurrences(pattern: str, *, ignore_case: bool) -> Occurrences:
     """Return an expression of something that occurs in texts."""
+    if not isinstance(pattern, str):
+        raise ConstraintError(f"pattern must be a string, not {type(pattern).__name__}")
     flags = ("ignorecase",) if ignore_case else ()
     compiled = compile_pattern(pattern, flags)
     if compiled.fullmatch("") is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from guardwrap.calls.missing_texts import raise_if_short
-from guardwrap.constraints.files.constraint_file import as_constraint_file
+from guardwrap.calls.missing_texts import Fallback, raise_if_short, require_accepted
+from guardwrap.constraints.files.constraint_file import ConstraintFile, as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
 from guardwrap.constraints.stop_strings import stopped
@@ -17,6 +18,7 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.models.parsed_message import answer_message, has_template, shown_texts
 from guardwrap.models.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
+from guardwrap.support.transformers_internals import tokenizer_lock
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
@@ -70,9 +72,19 @@ def run_prompts(
         constraint = file.constraint
         for rule in added:
             constraint &= rule
-        options["constraints"] = replace(file, constraint=stopped(constraint, stops))
+        file = replace(file, constraint=stopped(constraint, stops))
+        options["constraints"] = file if replaced is not None else replace(file, fallback=_fallback(guarded, file))
     outcomes = guarded.run(list(prompts), progress=False, **options)
     return [replace(outcome, texts=shown_texts(outcome, stops)) for outcome in outcomes]
+
+
+def _fallback(guarded: GuardedGenerator, file: ConstraintFile) -> str | None:
+    """Return the fallback of the wrapper's file, which a call's file replaces, unless a rule of the call rejects it."""
+    if (fallback := guarded.session.file.fallback) is not None:
+        with suppress(UsageError):
+            require_accepted(Fallback(fallback), file.constraint, guarded.tokenizer)
+            return fallback
+    return None
 
 
 def tool_rule(tools: Any, choice: Any, parallel: Any) -> ToolCalls | None:
@@ -118,6 +130,12 @@ def token_counts(outcome: Outcome) -> list[dict[str, int] | None]:
     lengths = [*(len(draw.token_ids) for draw in outcome.draws), *[0] * missing]
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
     return [dict(zip(names, (prompt, length, prompt + length), strict=True)) for length in lengths]
+
+
+def token_ids(guarded: GuardedGenerator, text: str) -> list[int]:
+    """Return the tokens of a text, without those that the tokenizer puts around it."""
+    with tokenizer_lock(guarded.tokenizer):
+        return list(guarded.tokenizer.encode(text, add_special_tokens=False))
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:

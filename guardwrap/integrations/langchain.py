@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -30,6 +31,7 @@ from guardwrap.integrations.guarded_call import (
     run_prompts,
     schema_constraint,
     token_counts,
+    token_ids,
 )
 from guardwrap.models.parsed_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
@@ -55,7 +57,10 @@ class _Guarded(BaseModel):
         for name in fields:
             if name not in known:  # LangChain would ignore it, and a generation setting would have no effect
                 raise UsageError(f"{name} is not a parameter{nearest(name, known)}; options of calls go into options=")
-        super().__init__(guarded=as_guarded(guarded, constraints), **{**fields, "cache": False})
+        guarded = as_guarded(guarded, constraints)
+        if guarded.tokenizer is not None:  # LangChain would count the tokens of GPT-2
+            fields.setdefault("custom_get_token_ids", partial(token_ids, guarded))
+        super().__init__(guarded=guarded, **{**fields, "cache": False})
 
     @property
     def _llm_type(self) -> str:
@@ -82,7 +87,8 @@ class _Guarded(BaseModel):
         return settings
 
     def _stops(self, stop: Any) -> Any:
-        return self.stop if stop is None else stop
+        stop = self.stop if stop is None else stop
+        return [stop] if isinstance(stop, str) else stop
 
     def _drawn(self, prompts: Any, stop: Any, options: Mapping[str, Any]) -> list[Outcome]:
         options = {**self._settings(), **self.options, **options}
@@ -295,8 +301,8 @@ class GuardedChatModel(_Guarded, BaseChatModel):
     ) -> list[Any]:
         """Reply to several chats with one call of the wrapper. Callbacks see a separate call for each chat."""
         inputs = list(inputs)
-        chats = [_chat(self._convert_input(each).to_messages()) for each in inputs]
         try:
+            chats = [_chat(self._convert_input(each).to_messages()) for each in inputs]
             outcomes = self._drawn(chats, stop, kwargs) if chats else []
         except GuardwrapError as error:
             if return_exceptions:

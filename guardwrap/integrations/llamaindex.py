@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from llama_index.core.base.llms.generic_utils import completion_response_to_chat_response
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
@@ -28,6 +29,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
 
+from guardwrap.calls.sessions import LocalSession
 from guardwrap.errors import UsageError
 from guardwrap.integrations.guarded_call import (
     as_guarded,
@@ -39,6 +41,7 @@ from guardwrap.integrations.guarded_call import (
     token_counts,
 )
 from guardwrap.models.parsed_message import CalledTool, called_tools, chat_turn
+from guardwrap.models.prepare import trained_length
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedLLM"]
@@ -82,12 +85,14 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
     @property
     def metadata(self) -> LLMMetadata:
         """Context window and other properties of the model, for LlamaIndex."""
-        model, tokenizer = self.guarded.model, self.guarded.tokenizer
-        known = {"context_window": getattr(model.config.get_text_config(), "max_position_embeddings", None)}
-        known["num_output"] = self.options.get("max_new_tokens") or model.generation_config.max_new_tokens
+        model, session = self.guarded.model, self.guarded.session
+        known = {"num_output": self.options.get("max_new_tokens")}
+        if isinstance(session, LocalSession):  # a server does not say
+            known["num_output"] = known["num_output"] or model.generation_config.max_new_tokens
+            known["context_window"] = trained_length(model)
         return LLMMetadata(
-            model_name=self.guarded.session.model_name,
-            is_chat_model=getattr(tokenizer, "chat_template", None) is not None,
+            model_name=session.model_name,
+            is_chat_model=session.takes_chats,
             is_function_calling_model=calls_tools(self.guarded),
             **{name: value for name, value in known.items() if value is not None},
         )
@@ -98,61 +103,51 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Complete a text."""
-        prompt = prompt if formatted else self.completion_to_prompt(prompt)
+        return self._completion(prompt if formatted else self.completion_to_prompt(prompt), kwargs)
+
+    def _completion(self, prompt: str, kwargs: Mapping[str, Any]) -> CompletionResponse:
         outcome = self._one(prompt, _without_tools(kwargs))
         return CompletionResponse(text=outcome.texts[0], **_details(outcome))
-
-    @llm_completion_callback()
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """Complete a text, and yield it once it is accepted."""
-
-        def pieces() -> Iterator[CompletionResponse]:
-            response = self.complete(prompt, formatted=formatted, **kwargs)
-            yield response.model_copy(update={"delta": response.text})
-
-        return pieces()
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Reply to a chat. ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are as in ``chat_with_tools``."""
         if not self.metadata.is_chat_model:
-            reply: ChatResponse = super().chat(messages, **kwargs)
+            completion = self._completion(self.messages_to_prompt(messages), kwargs)
+            reply = completion_response_to_chat_response(completion)
             # LlamaIndex puts the usage into the message.
             reply.additional_kwargs.update(reply.message.additional_kwargs)
             return reply
         outcome = self._one(_chat(messages), kwargs)
         return ChatResponse(message=_reply(reply_messages(outcome)[0]), **_details(outcome))
 
-    @llm_chat_callback()
+    # The methods below call those above, which report the call and its usage to callbacks, so they do not. LlamaIndex's
+    # own asynchronous methods would compute in the event loop, and one call after the other.
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Complete a text, and yield it once it is accepted."""
+        response = self.complete(prompt, formatted=formatted, **kwargs)
+        yield response.model_copy(update={"delta": response.text})
+
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Reply to a chat, and yield the reply once it is accepted."""
+        response = self.chat(messages, **kwargs)
+        yield response.model_copy(update={"delta": response.message.content or ""})
 
-        def pieces() -> Iterator[ChatResponse]:
-            response = self.chat(messages, **kwargs)
-            yield response.model_copy(update={"delta": response.message.content or ""})
-
-        return pieces()
-
-    # LlamaIndex's own asynchronous methods would compute in the event loop, and one call after the other.
-
-    @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Call ``complete`` in a thread."""
         return await asyncio.to_thread(self.complete, prompt, formatted, **kwargs)
 
-    @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> AsyncIterator[CompletionResponse]:
         """Call ``stream_complete`` in a thread."""
         return _from_thread(lambda: self.stream_complete(prompt, formatted, **kwargs))
 
-    @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Call ``chat`` in a thread."""
         return await asyncio.to_thread(self.chat, messages, **kwargs)
 
-    @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> AsyncIterator[ChatResponse]:
         """Call ``stream_chat`` in a thread."""
         return _from_thread(lambda: self.stream_chat(messages, **kwargs))

@@ -22,7 +22,7 @@ from guardwrap.constraints.base import All, Constraint, Wrapper
 from guardwrap.constraints.checking import Combined
 from guardwrap.constraints.json.json_monitor import JSONMonitor
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.json.tool_calls import ToolCalls, own_resource
 from guardwrap.constraints.verdicts import REPLACEMENT, THOUGHTS, Context, Monitor, Undecided, Verdict
 from guardwrap.errors import GuardwrapError
 from guardwrap.models.call_dialects import DelimitedJSON, Dialect, InlineTags, PlainJSON, is_canonical
@@ -82,7 +82,7 @@ class CallSyntax:
         if parsed is None or parsed.end() != len(marker) or (parsed.groupdict().get("name") or "") != name:
             return None
         body = self.bodies[name].monitor()
-        if isinstance(self.dialect, PlainJSON) and isinstance(body, JSONMonitor):
+        if isinstance(body, JSONMonitor):
             body = body.without_exponents()
         return self.dialect.of(name), body
 
@@ -458,8 +458,7 @@ class _Bodies:
 
     def _call(self, tool: Mapping[str, Any], number: int, keys: Sequence[str]) -> dict[str, Any]:
         name, arguments = keys
-        parameters = {**_closed(tool["parameters"])}
-        parameters.setdefault("$id", f"urn:guardwrap:tool:{number}")
+        parameters = own_resource(_closed(tool["parameters"]), number)
         properties = {name: {"const": tool["name"]}, arguments: parameters}
         return {"type": "object", "properties": properties, "required": [*keys], "additionalProperties": False}
 

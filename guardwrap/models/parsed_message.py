@@ -188,7 +188,10 @@ def chat_turn(
     name: str | None = None,
     tool_call_id: str | None = None,
 ) -> dict[str, Any]:
-    """Return a message of a chat as chat templates read it, with arguments of calls as objects."""
+    """Return a message of a chat as chat templates read it, with arguments of calls as objects.
+
+    Most of them ignore or reject the role ``developer``, so it becomes ``system``.
+    """
     tool_calls = [
         {
             **({} if call.ident is None else {"id": call.ident}),
@@ -198,7 +201,8 @@ def chat_turn(
         for call in calls
     ]
     more = {"reasoning_content": reasoning, "name": name, "tool_call_id": tool_call_id}
-    turn = {"role": role, "content": content} | ({"tool_calls": tool_calls} if tool_calls else {})
+    turn = {"role": "system" if role == "developer" else role, "content": content}
+    turn |= {"tool_calls": tool_calls} if tool_calls else {}
     return turn | {field: value for field, value in more.items() if value is not None}
 
 

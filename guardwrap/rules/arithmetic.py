@@ -255,8 +255,10 @@ class _Reader:
         return True
 
     def _star(self, end: int, operator: str) -> bool:
-        rest = self.line[end : end + 4].lstrip()
-        is_markup = not self._after_operand() or not (self.spaced or rest[:1].isalnum() or rest[:1] in tuple("(-−$€£"))
+        rest = self.line[end : end + 4]
+        following = rest.lstrip()[:1]  # a number; a word after a space is not multiplied: "**36** apples"
+        multiplied = self.spaced or rest[:1].isalnum() or following.isdecimal() or following in tuple("(-−$€£")
+        is_markup = not (self._after_operand() and multiplied)
         self.place = end
         if not is_markup:
             self.tokens.append(operator)

@@ -102,7 +102,7 @@ class Code(TextConstraint):
         require(valid, f"defines must be a signature or a list of them, not {shown(self.defines)}")
         object.__setattr__(self, "defines", tuple(signatures))
         require(not (self.imports is not None and self.forbid_imports), "use either imports or forbid_imports")
-        self._signatures  # noqa: B018  # so that an invalid one is noticed now
+        require(len(self._signatures) == len(self.defines), "defines has two signatures of one name; give one")
         object.__setattr__(self, "on", read_view(self.on))
 
     @cached_property

@@ -426,6 +426,8 @@ class Judge(ScoringConstraint):
         valid = valid and all(isinstance(each, str) and each.strip() for each in answers)
         require(valid, f"answers must be a list of at least two answers, not {shown(answers)}")
         object.__setattr__(self, "answers", tuple(answers))
+        different = len({each.strip().casefold() for each in answers}) == len(answers)
+        require(different, f"answers must differ in more than case, not {shown(answers)}")
         require_choice(self.answer, tuple(answers), "answer")
         self.require_threshold()
         object.__setattr__(self, "on", read_view(self.on))

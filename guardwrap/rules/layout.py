@@ -22,11 +22,10 @@ from guardwrap.constraints.field_checks import (
     verdict_on_count,
 )
 from guardwrap.constraints.kinds.text import whole_text
-from guardwrap.constraints.kinds.text_constraint import TextConstraint
+from guardwrap.constraints.kinds.text_constraint import ComparedConstraint, TextConstraint
 from guardwrap.constraints.verdicts import Progress, TextPattern, Verdict
 from guardwrap.constraints.views import TEXT_VIEWS, View, begun_length, read_view, view
 from guardwrap.outcomes import Draw
-from guardwrap.rules.copies import Copy
 from guardwrap.support.formatting import counted
 from guardwrap.support.limits import count_items
 from guardwrap.support.time_limits import check_deadline, matches
@@ -294,7 +293,7 @@ class Split(TextConstraint):
             leaves = [part for part in walk(self.each) if not isinstance(part, All | AnyOf | Not)]
             for leaf in leaves:
                 textual = isinstance(leaf, TextConstraint) and getattr(leaf, "unit", "") != "tokens"
-                textual = textual and not (isinstance(leaf, Copy) and leaf.text is None)
+                textual = textual and not (isinstance(leaf, ComparedConstraint) and not leaf.documents)  # the prompt
                 require(textual, f"{leaf.title} cannot be used within each, as it judges more than a text")
                 on = getattr(leaf, "on", "completion")
                 require(on in _WITHIN, f"on={on!r} within each: name a view of text, such as 'lines'")

@@ -95,14 +95,12 @@ _ZERO = {"F": Fraction(160, 9)}
 
 @cache
 def _unit_words(dimension: str, locale: str) -> WordTable:
-    """Return the words for units of a dimension, with the unit's name each."""
+    """Return the words for units of a dimension, and others, which may be longer (km/h), with the unit's name each."""
     from babel.units import format_unit
 
     words: dict[str, str] = {}
     tag = locale.replace("-", "_")
-    for name, unit in UNITS.items():
-        if unit.dimension != dimension:
-            continue
+    for name, unit in sorted(UNITS.items(), key=lambda each: each[1].dimension != dimension):
         for length in ("short", "long"):
             for number in (0, 1, 2, 3, 5, 11, 1.5):
                 phrase = format_unit(number, unit.cldr, length=length, format="0.#", locale=tag)
@@ -110,7 +108,8 @@ def _unit_words(dimension: str, locale: str) -> WordTable:
                 # A word before the number, or of one letter, or that has no number, is left out.
                 if (len(word) > 1 or not is_edge(word)) and phrase[:1].isdecimal() and word.lower() != "in":
                     words.setdefault(word.replace("\u00a0", " ").lower(), name)
-        words.update(dict.fromkeys(unit.symbols, name))
+        symbols = dict.fromkeys(unit.symbols, name)
+        words = words | symbols if unit.dimension == dimension else symbols | words
     return WordTable(words)
 
 
@@ -193,6 +192,7 @@ def money(text: str, locale: str, currency: str | None, *, whole: bool) -> Itera
                 number = number._replace(value=-abs(number.value))
         after = None
         try:
+            touches = is_edge(text[number.end : number.end + 1]) and words.at(text, number.end, whole=whole) is None
             if code is None:
                 after = words.at(text, after_space(text, number.end, whole=whole), whole=whole)
             if code is None and after is None and _continues_range(text, number.end, whole=whole):
@@ -205,6 +205,8 @@ def money(text: str, locale: str, currency: str | None, *, whole: bool) -> Itera
             code = after[1] if _is_code_in_capitals(text, first, after[0], after[1]) else None
         if code is None and last_code is not None and _DASH.fullmatch(text, last_end, start):
             code = last_code
+        if touches:  # $5M
+            number = number._replace(value=None)
         last_end, last_code = number.end, code
         if code is not None:
             for each in (*waiting, number):
@@ -224,8 +226,9 @@ def _continues_range(text: str, end: int, *, whole: bool) -> bool:
     return match is not None
 
 
-def _measured(text: str, locale: str, words: WordTable, *, whole: bool) -> Iterator[tuple[Numeral, str, int]]:
-    """Yield numbers with the names of their units and where these end."""
+def _measured(text: str, locale: str, dimension: str, *, whole: bool) -> Iterator[tuple[Numeral, str, int]]:
+    """Yield numbers with the names of their units, which are of one dimension, and where these end."""
+    words = _unit_words(dimension, locale)
     waiting: list[Numeral] = []
     for number in numerals(text, locale, whole=whole):
         try:
@@ -237,7 +240,7 @@ def _measured(text: str, locale: str, words: WordTable, *, whole: bool) -> Itera
             return
         if after is not None and text[number.end : after[0]] == "s":  # the 1990s
             after = None
-        if after is not None:
+        if after is not None and UNITS[after[1]].dimension == dimension:
             if regex.match(r"\p{Nd}:", text[max(0, number.start - 2) : number.start]):  # 1:30 h
                 number = number._replace(value=None)
             for each in (*waiting, number):
@@ -254,7 +257,7 @@ def _converted(number: Numeral, name: str, unit: str) -> Fraction | None:
 
 def quantities(text: str, locale: str, unit: str, *, whole: bool) -> Iterator[Reading]:
     """Yield the quantities of a text that have the dimension of a unit, in this unit."""
-    for number, name, _ in _measured(text, locale, _unit_words(UNITS[unit].dimension, locale), whole=whole):
+    for number, name, _ in _measured(text, locale, UNITS[unit].dimension, whole=whole):
         yield Reading(_converted(number, name, unit), number.decimals)
 
 
@@ -262,10 +265,13 @@ _NEXT_PART = regex.compile(r"\s?(?:,|and|und|et|y|e|i|и|en|ve|و|और)?\s?\p{
 
 
 def durations(text: str, locale: str, unit: str, *, whole: bool) -> Iterator[Reading]:
-    """Yield the durations of a text in a unit of time. Parts such as "1 hour and 30 minutes" are one duration."""
+    """Yield the durations of a text in a unit of time. Parts such as "1 hour and 30 minutes" are one duration.
+
+    One that digits follow directly, as in ``1h30``, has no value.
+    """
     total: Fraction | None = None
     decimals, last, end = 0, "", -1
-    for number, name, after in _measured(text, locale, _unit_words("time", locale), whole=whole):
+    for number, name, after in _measured(text, locale, "time", whole=whole):
         value = _converted(number, name, unit)
         joined = (
             last != ""
@@ -277,9 +283,9 @@ def durations(text: str, locale: str, unit: str, *, whole: bool) -> Iterator[Rea
             total = None if total is None or value is None else total + value
         else:
             if last:
-                yield Reading(total, decimals)
+                yield Reading(None if text[end : end + 1].isdecimal() else total, decimals)
             total = value
         decimals, last, end = number.decimals, name, after
     # Another part may follow the last one, or have begun.
     if last and (whole or _NEXT_PART.match(text, end, partial=True) is None):
-        yield Reading(total, decimals)
+        yield Reading(None if text[end : end + 1].isdecimal() else total, decimals)

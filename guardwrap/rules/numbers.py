@@ -147,7 +147,7 @@ _FOREIGN_DECIMAL, _FOREIGN_GROUP = "٫", "٬"  # with Arabic digits, in every lo
 _MINUS = "-−－"
 
 _DIGIT = regex.compile(r"\p{Nd}")
-SEEN_BEFORE = 2
+SEEN_BEFORE = 3
 """How many characters before a number say whether it has a sign, or belongs to a name."""
 
 _EDGE = regex.compile(rf"[[\p{{L}}\p{{M}}]--[{UNSPACED}\p{{Hangul}}]]", regex.VERSION1)
@@ -258,13 +258,23 @@ def _require_settled(text: str, end: int, style: Style, *, whole: bool) -> None:
         raise Unsettled
 
 
+def _begins(before: str) -> bool:
+    """Whether a number that follows this character, or none, begins there."""
+    return before == "" or before.isspace() or before in "([{\"'“„‘«=:<>≤≥$€£¥₹~≈"
+
+
+def _has_point(text: str, start: int, style: Style) -> bool:
+    """Whether digits follow a decimal point without a digit before it, as in ``.5``."""
+    before = text[max(0, start - 2) : start]
+    return style.decimal == before[-1:] == "." and (_begins(before[:-1]) or before[:-1] in _MINUS + "–*")
+
+
 def sign_before(text: str, start: int) -> int:
     """Return where a number begins whose digits begin at ``start``: at its minus sign, if it has one."""
     if start == 0 or text[start - 1] not in _MINUS + "–":
         return start
     before = text[start - 2 : start - 1] if start > 1 else ""
-    is_minus = before == "" or before.isspace() or before in "([{\"'“„‘«=:<>≤≥$€£¥₹~≈"
-    return start - 1 if is_minus else start
+    return start - 1 if _begins(before) else start
 
 
 def numerals(text: str, locale: str, *, whole: bool = True, start: int = 0) -> Iterator[Numeral]:
@@ -291,6 +301,8 @@ def numerals(text: str, locale: str, *, whole: bool = True, start: int = 0) -> I
             readings = _read_run(run.group(), style)
             *others, (place, digits, value, decimals) = readings
             done = end
+            if value is not None and digits == run.group() and digits.isdecimal() and _has_point(text, start, style):
+                start, value, decimals = start - 1, value / 10 ** len(digits), len(digits)
             if value is not None:
                 done, value = _scaled(text, end, value, style, whole=whole)
         except Unsettled:

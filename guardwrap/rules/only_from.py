@@ -56,7 +56,14 @@ _STOP = r"\s<>\"“”„«»「」『』`|^\p{Cc}"
 _SCHEME = r"(?<![\p{L}\p{N}+.-])(?:(?:https?|wss?|ftp):[/\\]|\p{L}[\p{L}\p{N}+.-]{1,20}:[/\\]{2})"
 _WWW = rf"(?<![\p{{L}}\p{{N}}@.-])www[{_DOTS}]"
 _BOTH_SLASHES = r"(?<![:\p{L}\p{N}/\\])//(?=[\p{L}\p{N}])"
-_URL = regex.compile(rf"(?:{_SCHEME}|{_WWW}|{_BOTH_SLASHES})[^{_STOP}]*", regex.IGNORECASE)
+_ANY_START = rf"(?:{_SCHEME}|{_WWW}|{_BOTH_SLASHES})"
+_URL = regex.compile(rf"{_ANY_START}[^{_STOP}]*", regex.IGNORECASE)
+# Up to the host, so that a URL within the path of another one is found: what follows a comma is often a second link.
+_ORIGIN = regex.compile(rf"{_ANY_START}[/\\]*[^{_STOP}/\\?#]*", regex.IGNORECASE)
+# Where Markdown ends a link, as in "[https://a.com](https://b.com)". What follows must not be read as more of a host.
+_BETWEEN_LINKS = regex.compile(
+    rf"(?<=[)\]}}）】])(?=[!,;，、]?[(\[{{（【][\p{{L}}\p{{M}}\p{{Nd}}!:_()\[\]{{}}（）【】-]{{0,200}}+[{_STOP}/\\?#])"
+)
 _EMAIL_CHARACTER = r"[\p{L}\p{M}\p{N}._%+'’-]"
 _EMAIL = regex.compile(rf"(?<!{_EMAIL_CHARACTER}){_EMAIL_CHARACTER}{{1,64}}+[@＠][\p{{L}}\p{{M}}\p{{N}}{_DOTS}_-]*")
 # After a letter that is not ASCII, 。 ends a sentence.
@@ -123,32 +130,34 @@ def _of_host(host: str) -> Reference:
     return Reference(host, tuple("*." + ".".join(labels[i:]) for i in range(1, len(labels))))
 
 
-def _urls_in(text: str, settled: bool) -> Iterator[tuple[str, bool]]:
-    """Yield each URL, and whether it has ended."""
-    for match in matches(_URL, text):
-        ended = match.end() < len(text)
-        if ended or not settled:
-            yield _without_end(match.group()), True
-        else:
-            yield match.group(), False
+def _readable(text: str, settled: bool) -> str:
+    """Return a text without invisible characters, and with a space between links, and at its end if that is known."""
+    text = _INVISIBLE.sub("", text)
+    return str(_BETWEEN_LINKS.sub(" ", text if settled else f"{text} "))
+
+
+def _ended(pattern: Any, text: str) -> Iterator[str]:
+    """Yield the matches that no later text makes longer, without the punctuation that ends a sentence."""
+    for match in matches(pattern, text):
+        if match.end() < len(text):
+            yield _without_end(match.group())
 
 
 def _hosts(text: str, settled: bool) -> Iterator[Reference]:
-    text = _INVISIBLE.sub("", text)
-    for url, ended in _urls_in(text, settled):
-        _, authority, rest = _parts(url)
-        if (ended or rest) and _host(authority):
-            yield _of_host(_host(authority))
-    for match in matches(_EMAIL, text):
-        if not settled or match.end() < len(text):
-            host = _host(match.group().replace("＠", "@").rpartition("@")[2])
-            if "." in host:
-                yield _of_host(host)
+    text = _readable(text, settled)
+    for origin in _ended(_ORIGIN, text):
+        host = _host(_parts(origin)[1])
+        if host:
+            yield _of_host(host)
+    for address in _ended(_EMAIL, text):
+        host = _host(address.replace("＠", "@").rpartition("@")[2])
+        if "." in host:
+            yield _of_host(host)
     open_from = len(text)  # from here on, a name may still grow
-    while settled and open_from and _OF_A_HOST.match(text[open_from - 1]):
+    while open_from and _OF_A_HOST.match(text[open_from - 1]):
         open_from -= 1
     for match in matches(_BARE, text):
-        if not settled or match.end() < open_from:
+        if match.end() < open_from:
             host = _host(match.group())
             ending = match["ending"]  # "tea.It" lacks a space
             if host.rpartition(".")[2] in _ENDINGS and ending in (ending.lower(), ending.upper()):
@@ -186,9 +195,8 @@ def _path(path: str) -> str:
 
 
 def _urls(text: str, settled: bool) -> Iterator[Reference]:
-    text = _INVISIBLE.sub("", text)
-    for url, ended in _urls_in(text, settled):
-        if ended and _host(_parts(url)[1]):
+    for url in _ended(_URL, _readable(text, settled)):
+        if _host(_parts(url)[1]):
             yield Reference(_url(url))
 
 
@@ -202,13 +210,11 @@ def _email(address: str) -> str:
 
 
 def _emails(text: str, settled: bool) -> Iterator[Reference]:
-    text = _INVISIBLE.sub("", text)
-    for match in matches(_EMAIL, text):
-        if not settled or match.end() < len(text):
-            address = _email(match.group().lstrip(".'’-_"))
-            host = address.rpartition("@")[2]
-            if "." in host:
-                yield Reference(address, ("*@" + host,))
+    for written in _ended(_EMAIL, _readable(text, settled)):
+        address = _email(written.lstrip(".'’-_"))
+        host = address.rpartition("@")[2]
+        if "." in host:
+            yield Reference(address, ("*@" + host,))
 
 
 def _email_entry(entry: str) -> str | None:
@@ -329,7 +335,8 @@ class OnlyFrom(TextConstraint):
     -----
     Hosts are compared as browsers read them: without user names (``https://good.com@evil.com`` is ``evil.com``), ports
     and a dot at the end, with ``\`` as ``/``, percent-encoding and punycode decoded, and compatibility forms and case
-    folded. Names that only look alike, such as ``gооd.com`` with Cyrillic letters, are different.
+    folded. Names that only look alike, such as ``gооd.com`` with Cyrillic letters, are different. A URL within another
+    one counts, too.
 
     A prefix is VIOLATED as soon as an item that is not on the list has ended.
 

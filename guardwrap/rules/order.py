@@ -214,7 +214,7 @@ class Order(TextConstraint):
     ties
         Whether neighbors may also be equal in an increasing or decreasing order.
     alphabet
-        The letters for ``"next_letter"`` and ``"no_next_letter"``, in their order.
+        The letters for ``"next_letter"`` and ``"no_next_letter"``, in their order, in lower case without accents.
     on
         The view of the text that is judged: with ``on="lines"``, the words of each line.
     name
@@ -263,6 +263,10 @@ class Order(TextConstraint):
         require(not (self.ties and self.step is not None), "ties cannot be used with step")
         valid = isinstance(self.alphabet, str) and len({*self.alphabet}) == len(self.alphabet) > 1
         require(valid, f"alphabet must be different letters in their order, not {shown(self.alphabet)}")
+        for letter in self.alphabet:
+            compared = _first_letter(letter)
+            problem = f"no word begins with it, as words are compared in lower case without accents; write {compared!r}"
+            require(compared == letter, f"alphabet has {letter!r}: {problem if compared else 'it is no letter'}")
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:

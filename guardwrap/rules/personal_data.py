@@ -84,7 +84,9 @@ def _has_iban(run: str) -> bool:
 IBAN = HitRule(_IBAN_RUN, _named("a bank account", _has_iban), tail=4, overlapped=True, widest=140)
 
 _IP_CHARACTERS = regex.compile(r"[0-9A-Za-z_.:\-]++")
-_IPV4 = regex.compile(r"(?<![A-Za-z0-9_.\-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![A-Za-z0-9_\-]|\.[0-9])")
+_IPV4 = regex.compile(
+    r"(?<![A-Za-z0-9_.\-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![A-Za-z0-9_]|-(?!(?:[0-9]{1,3}\.){3})|\.[0-9])"
+)
 
 
 def _has_ip(run: str) -> bool:
@@ -113,8 +115,9 @@ _PHONE_RUN = regex.compile(
     r"(?<![A-Za-z0-9_+])(?<![A-Za-z0-9_]-(?=[0-9]{5}))[+(]?[0-9](?:[ \t.\-/()_]{0,2}+[0-9]){6,19}+(?![A-Za-z0-9_])"
 )
 _PHONE_STARTS = regex.compile(r"^|(?<=[ \t])[+(0]")
-_NO_PHONE = regex.compile(  # dates, decimals
-    r"[0-9]{1,4}[./\-][0-9]{1,2}[./\-][0-9]{1,4}|[0-9]+\.[0-9]+\Z"
+_NO_PHONE = regex.compile(  # dates, but not 01.42.68.53.00; decimals
+    r"(?![0-9]{2,3}([./\-])[0-9]{2}(?:\1[0-9]{2,3}){3})[0-9]{1,4}[./\-][0-9]{1,2}[./\-][0-9]{1,4}+(?![0-9])"
+    r"|[0-9]+\.[0-9]+\Z"
     r"|(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[^0-9]|(?:[0-9]{6})?\Z)"
 )
 

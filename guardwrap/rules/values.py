@@ -53,6 +53,8 @@ def date_style(locale: str) -> DateStyle:
             for number, word in data.months[context][width].items():
                 if not word[:1].isdecimal():
                     spellings.setdefault(word.lower().removesuffix("."), number)
+    if locale.startswith("en"):  # CLDR has one of them in each country
+        spellings |= {"sep": 9, "sept": 9}
     order = list(dict.fromkeys(regex.sub(r"[^yMd]", "", data.date_formats["short"].pattern)))
     months = {_folded(word): number for word, number in spellings.items()}
     return DateStyle(_pattern(tuple(spellings), order), months, locale == "th")
@@ -178,7 +180,8 @@ class Values(TextConstraint):
     a value out of range ends the attempt, unless ``which`` is ``"any"`` or ``"last"``.
 
     Numbers in words ("twelve", 三百), Roman numerals, fractions such as ½, "10⁶", and durations in ISO 8601 (``PT1H``)
-    are not read. Dates without a year are not dates.
+    are not read. Dates without a year are not dates. Amounts such as ``$5M`` and durations such as ``1h30`` lie in no
+    range.
 
     Examples
     --------
@@ -285,7 +288,7 @@ class Values(TextConstraint):
 
     def _in_words(self, value: Fraction | date | None) -> str:
         if value is None:
-            return "one in another unit"
+            return "one that cannot be read, or is in another unit"
         return value.isoformat() if isinstance(value, date) else f"{float(value):.12g}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:

@@ -17,6 +17,7 @@ from guardwrap.outcomes import Draw
 from guardwrap.serve.error_responses import ErrorResponse, bad, in_field, refusal_of
 from guardwrap.serve.request_models import RuleFields, read_field, require_at_most
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of, field_values, time_limited
+from guardwrap.support.time_limits import time_limit
 from guardwrap.support.validation import Invalid
 from guardwrap.support.yaml_nodes import reading
 
@@ -24,7 +25,7 @@ MOST_TEXTS = 1024
 """The most texts of one request."""
 
 MOST_SECONDS = 10.0
-"""The most seconds for the texts of one request after one of them has failed; those that are left are not checked."""
+"""The most seconds for the texts of one request together, and for each alone if that fails; the rest is not checked."""
 
 _LITELLM = "additional_provider_specific_params"
 _UNKNOWN = "a rule reads the prompt or tokens, which are not known here; leave it out"
@@ -104,8 +105,9 @@ def _draw(text: Any, where: str) -> Draw:
 
 def _judged(constraint: Constraint, draws: Sequence[Draw]) -> list[_Verdict]:
     try:
-        return [each.rejections for each in explain_draws(constraint, draws, tokens_known=True)]
-    except Exception as error:  # of one of them: each is checked alone
+        with time_limit(MOST_SECONDS, firm=True):
+            return [each.rejections for each in explain_draws(constraint, draws, tokens_known=True)]
+    except Exception as error:  # of one of them, or of all together: each is checked alone
         if len(draws) == 1:
             unknown = isinstance(error, Unknown)
             return [ErrorResponse(422, _UNKNOWN, code="check_failed") if unknown else refusal_of(error)]

@@ -92,13 +92,13 @@ def parsed(raw: bytes) -> dict[str, Any]:
     """Parse the body of a request."""
     try:
         data = json.loads(raw, parse_constant=_no_number)
-        json.dumps(data, ensure_ascii=False).encode()
+        json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         _require_shallow(data)
     except UnicodeEncodeError:
         raise bad(None, "the request contains half of a surrogate pair, which is not a character") from None
     except RecursionError:
         raise bad(None, _TOO_DEEP) from None
-    except ValueError as error:  # invalid JSON, a number with too many digits, or bytes that are not UTF-8
+    except ValueError as error:  # invalid JSON, too large a number, or bytes that are not UTF-8
         raise bad(None, f"the request is not JSON: {short(str(error))}") from None
     if not isinstance(data, dict):
         raise bad(None, "the request is not a JSON object")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,6 +127,8 @@ def parse_request(body: Mapping[str, Any], policy: RequestPolicy, *, chat: bool)
             f"{len(prompts)} prompts with {fields.n} texts each are more than the limit of {policy.limits.n} texts"
         )
         raise bad("n", problem, code="above_the_limit")
+    if fields.n > 1 and fields.temperature == 0:
+        raise bad("n", "temperature: 0 gives one text; leave n out, or raise the temperature")
     parses = chat and (policy.parses == "always" or tools is not None)
     options = {"num_return_sequences": fields.n, **_law(fields, policy), **_ours(fields, policy, tools, parses=parses)}
     options |= _shown(fields, tools) if chat else {}
@@ -295,6 +296,7 @@ INVALID_ARGUMENTS = "invalid_arguments"
 """Argument with the text of a replayed call's arguments that are no JSON object. Templates only take objects."""
 
 _IMAGE = "data:image/"
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # Pillow starts a program for PostScript
 _PIXELS = 20_000_000
 """Most pixels of an image. A small file can hold a huge image, which would take all memory."""
 
@@ -314,7 +316,7 @@ def _turn(message: Message, where: str, *, images: bool) -> dict[str, Any]:
         parts = [_shown_part(part, f"{where}.content.{i}", images=images) for i, part in enumerate(content)]
         content = parts if images else "\n".join(part["text"] for part in parts)
     return chat_turn(
-        "system" if message.role == "developer" else message.role,
+        message.role,
         content,
         calls=[
             CalledTool(call.id, call.function.name, _arguments(call.function.arguments)) for call in message.tool_calls
@@ -341,11 +343,12 @@ def _decoded(url: str, where: str) -> Any:
     if not url.startswith(_IMAGE) or ";base64," not in url:
         raise bad(where, "this server fetches nothing; send the image itself: 'data:image/png;base64,...'")
     try:
-        image = Pillow.open(io.BytesIO(base64.b64decode(url.partition(";base64,")[2], validate=True)))
+        data = base64.b64decode(url.partition(";base64,")[2], validate=True)
+        image = Pillow.open(io.BytesIO(data), formats=_FORMATS)
         size = image.size[0] * image.size[1]
         if size <= _PIXELS:
             return image.convert("RGB")
-    except (binascii.Error, OSError, ValueError, SyntaxError, Pillow.DecompressionBombError):
+    except Exception:  # decoders raise anything
         raise bad(where, "is not an image in a known format, such as PNG or JPEG") from None
     raise bad(where, f"has {size} pixels; this server accepts at most {_PIXELS}", code="above_the_limit")
 
@@ -381,9 +384,11 @@ def tools_of(fields: ChatFields, policy: RequestPolicy) -> ToolCalls | None:
         allowed = read_field(AllowedTools, choice.get("allowed_tools"), "tool_choice.allowed_tools")
         choice = {"mode": allowed.mode, "names": [tool.function.name for tool in allowed.tools]}
     try:
-        return ToolCalls(fields.tools, choice=choice, parallel=fields.parallel_tool_calls, name="the tools")
+        with reading("the request"):
+            return ToolCalls(fields.tools, choice=choice, parallel=fields.parallel_tool_calls, name="the tools")
     except GuardwrapError as error:
-        raise in_field("tool_choice" if error.location == ("choice",) else "tools", error) from None
+        where = "tool_choice" if error.location == ("choice",) else ".".join(map(str, error.location))
+        raise in_field(where or "tools", error) from None
 
 
 def template_options(fields: ChatFields) -> dict[str, Any]:

@@ -66,15 +66,23 @@ class Deliveries:
 
 
 class Gate:
-    """Limits how many requests run and wait, within one event loop, and ends them when the server shuts down."""
+    """Limits how many requests run and wait, and ends them when the server shuts down.
+
+    Requests that are inside at the same time belong to one event loop.
+    """
 
     def __init__(self, running: int, queue: int) -> None:
-        self.most = running + queue
-        self.deliveries = Deliveries()
+        self._most_running, self.most = running, running + queue
         self.draining = False  # no request is admitted anymore
-        self.over = asyncio.Event()  # the running ones end as well
-        self._slots = asyncio.Semaphore(running)
         self.inside = self.running = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the last request
+        self._begin()
+
+    def _begin(self) -> None:
+        """Create what belongs to one event loop. Clients within the process may use one after the other."""
+        self.deliveries = Deliveries()
+        self.over = asyncio.Event()  # the running ones end as well
+        self._slots = asyncio.Semaphore(self._most_running)
 
     @property
     def queued(self) -> int:
@@ -89,6 +97,10 @@ class Gate:
         if self.inside >= self.most:
             message = f"the queue is full: {self.inside} requests are running or waiting; try again later"
             raise ErrorResponse(429, message, code="queue_full", headers={"Retry-After": "1"})
+        loop = asyncio.get_running_loop()
+        if not self.inside and self._loop not in (None, loop):
+            self._begin()
+        self._loop = loop
         self.inside += 1
         try:
             yield
@@ -103,7 +115,8 @@ class Gate:
         no slot; None without a timeout.
         """
         try:
-            await asyncio.wait_for(self._slots.acquire(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._slots.acquire()
         except TimeoutError:
             yield
             return
@@ -166,18 +179,18 @@ async def served(
     timeout = (options.get("budget") or guarded.session.spec.budget).timeout
     results: deque[_Item | _Over] = deque()
     news = asyncio.Event()
-    loop, counts = asyncio.get_running_loop(), Counter[int]()
+    loop, deliveries, counts = asyncio.get_running_loop(), gate.deliveries, Counter[int]()
 
     def put(item: _Item | _Over) -> None:
         results.append(item)
         news.set()
 
     def on_text(prompt: int, text: Draw) -> None:
-        gate.deliveries.add(loop, partial(put, Accepted(prompt, counts[prompt], text)))
+        deliveries.add(loop, partial(put, Accepted(prompt, counts[prompt], text)))
         counts[prompt] += 1
 
     def on_piece(prompt: int, number: int, text: str) -> None:
-        gate.deliveries.add(loop, partial(put, LivePiece(prompt, number, text)))
+        deliveries.add(loop, partial(put, LivePiece(prompt, number, text)))
 
     # Messages are sent as their parser reads them, which is known at their end.
     live = on_piece if parsed_request.stream and not parsed_request.options.get("parse_messages") else None

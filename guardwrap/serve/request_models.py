@@ -292,13 +292,13 @@ class TextFields(RequestObject):
 class PromptFields(TextFields):
     """The fields of a request to ``/v1/completions``."""
 
-    prompt: Annotated[Any, AfterValidator(_prompts)] = Field(None, validate_default=True)
+    prompt: Annotated[Any, AfterValidator(_prompts)]
 
 
 class ChatFields(TextFields):
     """The fields of a request to ``/v1/chat/completions``."""
 
-    messages: list[Message] = Field([], min_length=1, validate_default=True)
+    messages: list[Message] = Field(min_length=1)
     max_completion_tokens: Whole | None = Field(None, ge=1)
     tools: list[dict[str, Any]] = []  # validated with the rule for their calls
     tool_choice: str | dict[str, Any] = "auto"

@@ -303,10 +303,10 @@ def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: Ser
 _Answer = TypeVar("_Answer")
 
 LEFT_BEHIND = 8
-"""Threads of one constraint that may still run after their time limit. With more than these, calls fail at once."""
+"""Threads of one function that may still run after their time limit. With more than these, calls fail at once."""
 
-# By id(constraint). Each thread keeps its constraint alive, so the id stays unique.
-_left_behind: dict[int, list[threading.Thread]] = {}
+# By the digest of the rule that runs code: a constraint with fields is another object in each request.
+_left_behind: dict[str, list[threading.Thread]] = {}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -337,15 +337,16 @@ class TimeLimited(Wrapper):
         return len(functions) < 1 or self.of is not functions[0] or functions[0].prefix is not None
 
     def _within(self, call: Callable[[], _Answer]) -> _Answer:
-        left = [thread for thread in _left_behind.pop(id(self.of), []) if thread.is_alive()]
+        innermost = [part.digest for part in walk(self.of) if runs_code(part)][-1]
+        left = [thread for thread in _left_behind.pop(innermost, []) if thread.is_alive()]
         if left:
-            _left_behind[id(self.of)] = left
+            _left_behind[innermost] = left
         if len(left) >= LEFT_BEHIND:
             reason = f"is still running {len(left)} calls that took more than {self.seconds:g} s; make it faster"
             raise CheckFailed(self.title, reason)
         answer, thread = in_thread(call, self.seconds, name="guardwrap-checker")
         if not answer:
-            _left_behind.setdefault(id(self.of), []).append(thread)
+            _left_behind.setdefault(innermost, []).append(thread)
             raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
         return answer[0]
 

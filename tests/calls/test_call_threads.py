@@ -4,6 +4,7 @@ import asyncio
 import gc
 import pickle
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -106,3 +107,22 @@ def test_the_threads_end_with_the_wrapper_and_are_not_copied():
     for thread in running:
         thread.join(SECONDS)
     assert not any(thread.is_alive() for thread in running)
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_call_that_is_canceled_as_its_plan_is_complete_ends(rounds: int) -> None:
+    async def call(threads: CallThreads) -> None:
+        await threads.plan(lambda: None, None, 60)
+        await asyncio.sleep(3)
+
+    async def run() -> None:
+        calling = asyncio.create_task(call(CallThreads()))
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # the plan is complete, which the loop does not know yet
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling], timeout=1)
+        assert calling.cancelled()
+
+    asyncio.run(run())

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from guardwrap import Budget, GuardedGenerator, Masked, Regex, ToolCalls, Verdict, qrs
+from guardwrap import Budget, GuardedGenerator, JSONSchema, Masked, Regex, ToolCalls, Verdict, qrs
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.checking import judge_parts
 from guardwrap.constraints.verdicts import Context, Event, RegionMonitor
-from guardwrap.errors import ConstraintError, UsageError
+from guardwrap.errors import ConstraintError, SpecError, UsageError
+from guardwrap.models.call_syntax import _Bodies
 from guardwrap.models.regions import MessageRegions
 from guardwrap.outcomes import Draw
 from guardwrap.testing import World, goodness_of_fit
@@ -95,6 +96,40 @@ def test_arguments_satisfy_the_schema_of_the_tool_that_is_named() -> None:
         assert fault.split(":")[0] in rule.fault_of(draw)
 
 
+NODE = {"type": "object", "properties": {"x": {"type": "integer"}, "n": {"$ref": "#/definitions/N"}}, "required": ["x"]}
+ITSELF = {"type": "object", "properties": {"x": {"type": "integer"}, "n": {"$ref": "#"}}, "required": ["x"]}
+DEFINED = {"$ref": "#/definitions/N", "definitions": {"N": NODE}}
+DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
+
+
+@pytest.mark.parametrize("draft", [DRAFT_4, DRAFT_7, "https://json-schema.org/draft/2020-12/schema"])
+@pytest.mark.parametrize("parameters", [ITSELF, DEFINED, {**NODE, **DEFINED, "required": ["y"]}], ids=str)
+def test_references_of_a_tool_start_at_the_root_of_its_schema(draft: str, parameters: dict[str, Any]) -> None:
+    parameters = {"$schema": draft, **parameters}
+    rule = ToolCalls([{"name": "other", "parameters": {}}, {"name": "f", "parameters": parameters}])
+    syntax = _Bodies(json_calls(), rule, casts=False).read()
+    assert syntax is not None
+    for arguments in ({"x": 1}, {"x": 1, "n": {"x": 2, "n": {"x": 3}}}, {"x": 1, "n": {"x": "a"}}, {"n": 1}):
+        valid = JSONSchema(parameters).accepts(json.dumps(arguments))
+        assert rule.check([message(call("f", **arguments))]) == [valid]
+        assert syntax[1][""].accepts(json.dumps({"name": "f", "arguments": arguments})) == valid
+
+
+def test_two_tools_may_give_their_definitions_the_same_names() -> None:
+    def tool(name: str, kind: str) -> dict[str, Any]:
+        named = {"$id": "value", "$anchor": "v", "type": kind}
+        return {"name": name, "parameters": {"properties": {"a": {"$ref": "value#v"}}, "$defs": {"v": named}}}
+
+    rule = ToolCalls([tool("f", "string"), tool("g", "integer")])
+    for name, value, valid in (("f", "x", True), ("f", 1, False), ("g", "x", False), ("g", 1, True)):
+        assert rule.check([message(call(name, a=value))]) == [valid]
+
+
+def json_calls() -> dict[str, Any]:
+    """Return the field of calls of a response template, in which a call is JSON with its name and arguments."""
+    return {"content": "json", "transform": {"type": "function", "function": "{content}"}}
+
+
 @pytest.mark.parametrize(
     ("options", "numbers"),
     [
@@ -133,6 +168,26 @@ def test_how_many_calls(options: dict[str, Any], numbers: set[int]) -> None:
 def test_mistakes(tools: Any, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConstraintError, match=problem):
         ToolCalls(tools, **options)
+
+
+def test_a_mistake_in_a_tool_is_reported_with_its_line_and_name() -> None:
+    for parameters in ("{type: nothing}", "{properties: {a: {pattern: (}}}", "{$ref: '#/a'}"):
+        tools = f"[{{name: other}}, {{name: f,\n    parameters: {parameters}}}]"
+        with pytest.raises(SpecError, match=r"^<string>:3: constraint\.tools\.1\.parameters: the parameters of f: "):
+            parse(f"guardwrap: 1\nconstraint: {{kind: tool_calls, tools: {tools}}}\n")
+    with pytest.raises(SpecError, match=r"^<string>:3: constraint\.tools\.1: "):
+        parse("guardwrap: 1\nconstraint: {kind: tool_calls, tools: [{name: other},\n    {name: 5}]}\n")
+
+
+def test_a_wrong_call_is_rejected_even_if_its_fault_is_too_deep_to_be_explained() -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}, "n": {"$ref": "#"}}}
+    rule, inner = ToolCalls([{"name": "f", "parameters": parameters}]), dict[str, Any]()
+    for _ in range(250):
+        inner = {"n": inner}
+    draw = message(call("f", x="two", **inner))
+    assert rule.check([draw]) == [False]
+    assert "is invalid" in rule.fault_of(draw)
+    assert JSONSchema(parameters).fault(json.dumps({"x": "two", **inner})) == ""
 
 
 def test_without_tools_only_messages_without_calls_hold() -> None:

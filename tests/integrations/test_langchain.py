@@ -14,6 +14,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from pydantic import BaseModel, RootModel, ValidationError
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, JSONSchema, Length, Regex
+from guardwrap.constraints.files.constraint_file import parse
 from guardwrap.errors import Deterministic, UsageError
 from guardwrap.integrations.langchain import GuardedChatModel, GuardedLLM
 from guardwrap.testing import World
@@ -28,7 +29,7 @@ from tests.integrations.fixtures_models import (
     small_world,
     unchecked,
 )
-from tests.integrations.fixtures_tools import call_text, guarded_chat, tools_world
+from tests.integrations.fixtures_tools import call_text, f, guarded_chat, tools_world
 
 
 class Digit(RootModel[int]):
@@ -162,6 +163,13 @@ def test_a_text_ends_before_a_stop_string_and_is_judged_without_it(world: World,
         asked.invoke("b", stop=["c"], stop_strings=["d"])
 
 
+def test_a_stop_string_is_no_list_of_letters(world: World) -> None:
+    asked = model(GuardedChatModel, guarded(world, Length(min=0)), world, seed=3)
+    texts, same = ([reply.text for reply in asked.batch(PROMPTS, stop=stop)] for stop in ("ab", ["ab"]))
+    assert texts == same
+    assert any("a" in text for text in texts)
+
+
 @pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
 def test_an_exhausted_budget_travels_as_it_is(world: World, kind: Any) -> None:
     asked = model(kind, hopeless(world), world)
@@ -172,6 +180,18 @@ def test_an_exhausted_budget_travels_as_it_is(world: World, kind: Any) -> None:
     assert all(isinstance(each, BudgetExhausted) for each in asked.batch(PROMPTS, return_exceptions=True))
     with pytest.raises(Deterministic, match="do_sample=True"):
         asked.invoke("b", do_sample=False, top_k=None, temperature=None)
+
+
+def test_the_fallback_of_the_wrappers_file_stays(world: World) -> None:
+    """Rules that a call adds keep it, unless they reject it: stop strings, tools, and that others call none."""
+    file = parse("guardwrap: 1\nconstraint: {kind: regex, pattern: zz}\nbudget: {max_attempts: 2}\nfallback: zzc\n")
+    for kind in (GuardedLLM, GuardedChatModel):
+        asked = model(kind, guarded(world, file), world)
+        assert [content(asked.invoke("b")), content(asked.invoke("b", stop=["c"]))] == ["zzc", "zz"]
+        with pytest.raises(BudgetExhausted):
+            asked.invoke("b", response_schema=JSONSchema(DIGIT))
+    chat = GuardedChatModel(guarded_chat(tools_world(), file), options=tools_world().settings)
+    assert chat.invoke("x").text == chat.bind_tools([f]).invoke("x").text == "zzc"
 
 
 def test_a_batch_of_chats_keeps_what_was_accepted(world: World) -> None:
@@ -187,6 +207,15 @@ def test_what_ends_a_whole_batch(world: World, kind: Any) -> None:
     with pytest.raises(UsageError, match="Budget"):
         asked.batch(["b", "c"], budget={})
     assert [type(each) for each in asked.batch(["b", "c"], return_exceptions=True, budget={})] == [UsageError] * 2
+
+
+def test_a_chat_of_a_batch_that_cannot_be_read(world: World) -> None:
+    image = HumanMessage([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}])
+    asked = model(GuardedChatModel, guarded(world), world)
+    with pytest.raises(UsageError, match="only messages of text"):
+        asked.batch(["b", [image]])
+    errors = asked.batch(["b", [image]], return_exceptions=True)
+    assert ["only messages of text" in str(error) for error in errors] == [True, True]
 
 
 def test_each_chat_of_a_batch_is_told_to_callbacks(world: World) -> None:

@@ -10,7 +10,7 @@ from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.messages import HumanMessage
 
 from guardwrap import Budget, Fallback, GuardedGenerator, Length, Prompt
-from guardwrap.integrations.langchain import GuardedChatModel
+from guardwrap.integrations.langchain import GuardedChatModel, GuardedLLM
 from guardwrap.testing import World
 from tests.integrations.fixtures_models import guarded, small_world
 
@@ -49,6 +49,15 @@ def test_usage_is_that_of_the_prompt_and_the_accepted_text(world: World, way: st
     assert report["usage"]["attempts"] > 1, "otherwise nothing was rejected"
     assert report["usage"]["tokens"] > usage["output_tokens"]
     assert report["prompt_tokens"] == usage["input_tokens"]
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_tokens_are_those_of_the_models_tokenizer(kind: Any) -> None:
+    """LangChain counts those of GPT-2 for models that do not say."""
+    world = small_world()
+    asked = kind(guarded(world))
+    assert asked.get_token_ids("ab.") == world.tokenizer.convert_tokens_to_ids(["a", "b", "."])
+    assert asked.get_num_tokens("") == 0
 
 
 def test_callbacks_count_usage(world: World) -> None:

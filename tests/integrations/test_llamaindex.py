@@ -11,7 +11,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from pydantic import RootModel
 
-from guardwrap import Budget, BudgetExhausted, Fallback, Length, Prompt, Regex
+from guardwrap import Budget, BudgetExhausted, Endpoint, Fallback, GuardedGenerator, Length, Prompt, Regex
 from guardwrap.errors import UsageError
 from guardwrap.integrations.llamaindex import GuardedLLM
 from guardwrap.testing import World
@@ -113,6 +113,10 @@ def test_reports_and_options(world: World) -> None:
         asked.complete("b", temprature=1.0)
 
 
+async def last_of(stream: Any) -> Any:
+    return [piece async for piece in await stream][-1]
+
+
 USES: dict[str, Callable[[GuardedLLM], Any]] = {
     "complete": lambda asked: asked.complete("b"),
     "stream_complete": lambda asked: [*asked.stream_complete("b")][-1],
@@ -120,6 +124,8 @@ USES: dict[str, Callable[[GuardedLLM], Any]] = {
     "chat": lambda asked: asked.chat(chat("b")),
     "stream_chat": lambda asked: [*asked.stream_chat(chat("b"))][-1],
     "achat": lambda asked: asyncio.run(asked.achat(chat("b"))),
+    "astream_complete": lambda asked: asyncio.run(last_of(asked.astream_complete("b"))),
+    "astream_chat": lambda asked: asyncio.run(last_of(asked.astream_chat(chat("b")))),
 }
 
 
@@ -135,8 +141,8 @@ def test_usage_is_where_callbacks_read_it(world: World, way: str) -> None:
     assert 0 < usage["completion_tokens"] < report["usage"]["tokens"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert response.additional_kwargs == usage
-    counts = {(event.prompt_token_count, event.completion_token_count) for event in counter.llm_token_counts}
-    assert counts == {(usage["prompt_tokens"], usage["completion_tokens"])}
+    counts = [(event.prompt_token_count, event.completion_token_count) for event in counter.llm_token_counts]
+    assert counts == [(usage["prompt_tokens"], usage["completion_tokens"])], "each call is counted once"
 
 
 def test_the_usage_of_a_fallback_is_that_of_its_prompt(world: World) -> None:
@@ -153,6 +159,12 @@ def test_metadata(world: World) -> None:
     assert metadata.num_output == world.max_new_tokens
     assert metadata.is_chat_model == (world.tokenizer.chat_template is not None)
     assert "guarded" not in llm(guarded(world), world).to_dict()
+
+
+def test_metadata_of_an_endpoint() -> None:
+    wrapper = GuardedGenerator(Endpoint("http://localhost:1/v1", model="tiny"), NO_VOWEL)
+    metadata = GuardedLLM(wrapper, options={"max_new_tokens": 4}).metadata
+    assert (metadata.model_name, metadata.num_output, metadata.is_chat_model) == ("tiny", 4, True)
 
 
 @pytest.mark.slow

@@ -251,6 +251,14 @@ def test_messages_of_langchain_become_the_pipelines_chat(world: World, monkeypat
         langchain_model(world).invoke([HumanMessage("x"), AIMessage([image]), HumanMessage("x")])
 
 
+def test_instructions_of_the_developer_reach_the_template(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = guarded_chat(world)
+    seen = seen_by(wrapper, monkeypatch)
+    langchain_model(world, wrapper).invoke([{"role": "developer", "content": "x"}])
+    llamaindex_model(world, wrapper).chat([ChatMessage("x", role="developer")])
+    assert seen == [[{"role": "system", "content": "x"}]] * 2
+
+
 def test_messages_of_llamaindex_become_the_pipelines_chat(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper = guarded_chat(world)
     seen = seen_by(wrapper, monkeypatch)

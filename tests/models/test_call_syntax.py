@@ -262,6 +262,17 @@ def test_random_json_is_written_to_its_end() -> None:
             text, monitor = text + letter, monitor.read(letter)
 
 
+@pytest.mark.parametrize("name", ["Gemma 4", "GLM", "Qwen (calls in XML)", "Qwen or Hermes"])
+def test_numbers_stay_within_their_limits_in_every_dialect(name: str) -> None:
+    """Beyond them a model could write digits up to the limit of 24, and then nothing."""
+    limits = {"type": "integer", "exclusiveMinimum": 0, "maximum": 10}
+    parameters = {"type": "object", "properties": {"n": limits}, "required": ["n"]}
+    rule = ToolCalls([{"name": "f", "parameters": parameters}], choice="required", parallel=False)
+    chance, (start, regions) = random.Random(name), begun(name, rule)
+    for _ in range(3):
+        assert not fault_of(written(start, alphabet_of(name), chance, rule, regions), rule, regions)
+
+
 IN_OR_INCH = {"type": "object", "properties": {"u": {"enum": ["in", "inch"]}}, "required": ["u"]}
 
 

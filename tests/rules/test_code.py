@@ -172,6 +172,7 @@ def test_parameters_views_and_files() -> None:
         {"defines": "solve(xs)"},
         {"defines": "def f(): pass\ndef g()"},
         {"defines": 5},
+        {"defines": ["def f(a)", "def f(b)"]},
     ],
 )
 def test_errors(options: dict[str, Any]) -> None:

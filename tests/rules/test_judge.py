@@ -237,6 +237,7 @@ def test_the_digest_is_that_of_the_weights(pipe: TextGenerationPipeline) -> None
         ({"question": "Polite?"}, "needs {text}"),
         ({"model": 3}, "model must be"),
         ({"answers": ["yes"]}, "at least two"),
+        ({"answers": ["yes", "no", "YES "]}, "differ in more than case"),
         ({"answer": "maybe"}, "maybe"),
         ({"threshold": 2}, "probability"),
         ({"side": "left"}, "side"),

@@ -32,6 +32,7 @@ READ: dict[str, dict[str, list[str | None]]] = {
         "H2O and x2": [],
         "1st, 5km": ["1", "5"],
         "1e5 1.5e-3": ["100000", "0.0015"],
+        "-.5, $.50, (.05) .5 million x.5 so.5 ..5": ["-0.5", "0.5", "0.05", "500000", "5", "5", "5"],
         "5 million, 2 bn": ["5000000", "2000000000"],
         "5 millionaires": ["5"],
         "1,23": [None],
@@ -91,6 +92,7 @@ PIECES = [
     "٬",
     "円",
     "'",
+    "$",
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
 

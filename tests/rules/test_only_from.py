@@ -78,6 +78,31 @@ def test_urls() -> None:
     assert OnlyFrom(**RULES["urls"]).accepts("https://good.com/b/../a")
 
 
+def test_links_that_touch() -> None:
+    judged(
+        OnlyFrom(**RULES["hosts"]),
+        [
+            "[https://good.com](https://good.com)", "[a](https://good.com)[b](https://good.com/x)",
+            "![](https://good.com/a)![](https://good.com/b)", "(https://good.com),(http://localhost:1/)",
+            "['https://good.com/a','https://good.com/b']", "https://good.com/a//b/c",
+        ],
+        [
+            "[a](https://good.com/x)[b](https://evil.com/y)", "[https://good.com/x](https://evil.com/y)",
+            "![](https://good.com/a)![](https://evil.com/b)", "[a](https://good.com/x)[v1.2](https://evil.com/y)",
+            "['https://good.com/a','https://evil.com/b']", "见https://good.com/a，或https://evil.com/",
+            "https://good.com/?u=https://evil.com", "[a](https://good.com)[b](//evil.net/)",
+            # A browser may read these as one URL.
+            "https://good.com)@evil.com/", "https://good.com)[@evil.com/", "https://good.com)(.evil.com/",
+            "https://good.com)(x․evil․com/",
+        ],
+    )  # fmt: skip
+    judged(
+        OnlyFrom(**RULES["urls"]),
+        ["[https://good.com/a](https://good.com/a)", "[a](https://good.com/a)[b](https://good.com/a)"],
+        ["[https://good.com/a](https://good.com/b)", "https://good.com/a,https://good.com/b"],
+    )
+
+
 def test_emails() -> None:
     judged(
         OnlyFrom(**RULES["emails"]),
@@ -164,10 +189,10 @@ def test_negative_control_hosts_that_have_not_ended() -> None:
     rule = OnlyFrom(["good.com.evil.net"], of="hosts")
     check_constraint(rule, ["https://good.com.evil.net"])
 
-    def all_ended(text: str, _: bool) -> Any:
-        return ((match.group(), True) for match in only_from._URL.finditer(text))
+    def all_ended(pattern: Any, text: str) -> Any:
+        return (match.group() for match in pattern.finditer(text))
 
-    with patch.object(only_from, "_urls_in", all_ended), pytest.raises(AssertionError):
+    with patch.object(only_from, "_ended", all_ended), pytest.raises(AssertionError):
         check_constraint(rule, ["https://good.com.evil.net"])
 
 

@@ -42,7 +42,8 @@ MONEY: dict[str, dict[str, list[str]]] = {
 }
 DATES: dict[str, dict[str, list[str]]] = {
     "en": {"March 12, 2024; 12th of March 2024; 3/4/2025": ["2024-03-12", "2024-03-12", "2025-03-04"], "May 2024": []},
-    "en-GB": {"3/4/2025 or 2025-04-03": ["2025-04-03", "2025-04-03"]},
+    "en-GB": {"3/4/2025 or 2025-04-03": ["2025-04-03", "2025-04-03"], "4 Sep 2025, 4 Sept. 2025": ["2025-09-04"] * 2},
+    "en-IN": {"4 Sep 2025, 4 Sept. 2025": ["2025-09-04"] * 2},
     "de": {"12. März 2024, 12.03.2024 und 1. Jan. 2025": ["2024-03-12", "2024-03-12", "2025-01-01"]},
     "fr": {"le 1er mars 2024, le 12 août 2024": ["2024-03-01", "2024-08-12"]},
     "es": {"12 de marzo de 2024": ["2024-03-12"]},
@@ -70,7 +71,12 @@ MINUTES: dict[str, dict[str, list[str]]] = {
     "ja": {"2時間30分": ["150"]},
 }
 METERS: dict[str, dict[str, list[str]]] = {
-    "en": {"5 km, 5 in total, 2 kg": ["5000"], "2–3 km": ["2000", "3000"]},
+    "en": {
+        "5 km, 5 in total, 2 kg": ["5000"],
+        "2–3 km": ["2000", "3000"],
+        "5 km/h, 20 m/s, 5 m², 20–30 km2, 3 meters per second": [],
+        "5 m/min, 3 km / 2": ["5", "3000"],
+    },
     "de": {"3,5 m und 5 Kilometer": ["3.5", "5000"]},
     "fr": {"300 mètres": ["300"], "les 5 m'ont dit": []},
     "es": {"5 kilómetros": ["5000"]},
@@ -94,10 +100,10 @@ LAW = {
 }
 PIECES = {
     "number": ["1", "20", ".", ",", " ", "-", "5", "000", "e", "a", " million", "万"],
-    "money": ["1", "20", ".", " ", "-", "$", "€", "EUR", " euro", "s", "–", "5 "],
+    "money": ["M", "1", "20", ".", " ", "-", "$", "€", "EUR", " euro", "s", "–", "5 "],
     "date": ["12", "3", "/", "-", ".", " ", "20", "24", "March", "Mar", ", ", "年", "月", "日", "2019-01-02"],
     "duration": ["1", "90", " ", "h", "min", " and ", "hour", "s", ",", "-", "5 minutes"],
-    "quantity": ["1", "9", " ", "k", "m", "mm", "–", "miles", ",", "000", "."],
+    "quantity": ["1", "9", " ", "k", "m", "/h", "²", "mm", "–", "miles", ",", "000", "."],
 }
 
 
@@ -191,6 +197,11 @@ def test_what_the_locale_does_not_write_lies_in_no_range() -> None:
     assert not Values("date", min="2000-01-01").accepts("3/4/25")
     assert not Values("date", min="2000-01-01").accepts("2024-02-30")
     assert not Values("duration", max=3, unit="h").accepts("1:30 h")
+    assert not Values("duration", max=3, unit="h", locale="fr").accepts("1h30, et 5 min")
+    assert not Values("duration", max=3, unit="h").accepts("1h30m")
+    assert not Values("money", max=100).accepts("$5M")
+    assert not Values("money", max=100).accepts("$5-10k")
+    assert Values("money", max=100).accepts("$5 a piece, $5USD, €5.")
     assert not Values("money", currency="EUR", min=1).accepts("$5")
 
 
@@ -257,6 +268,7 @@ def test_views_and_files() -> None:
     file = parse("guardwrap: 1\nconstraint: {kind: values, of: date, min: '2025-01-01'}\n")
     assert file.constraint == Values("date", min="2025-01-01")
     assert Values(max=3).fault("4 of 2") == "1 of its 2 values are not as required, such as 4"
+    assert Values(max=3).fault("1,5").endswith("such as one that cannot be read, or is in another unit")
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,8 @@ def test_messages_that_are_refused(message: Any, param: str) -> None:
         ({"tools": {}}, "tools"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools.0"),
+        ({"tools": [TOOL, {"name": "g", "parameters": {"type": "nothing"}}]}, "tools.1.parameters"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": allowed("required", "g")}, "tool_choice"),
@@ -252,6 +253,13 @@ def test_tools_that_are_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ErrorResponse) as caught:
         options_of(**fields)
     assert caught.value.param == param
+
+
+def test_the_expressions_of_tools_have_the_limits_of_a_request() -> None:
+    """Each takes 25 MB and 0.05 s, and there is room for a thousand of them."""
+    properties = {name: {"pattern": f"{name}{{90000}}"} for name in "abcdef"}
+    with pytest.raises(ErrorResponse, match="more than 150000 items together"):
+        options_of(tools=[{"name": "g", "parameters": {"properties": properties}}])
 
 
 def test_tools_need_a_model_whose_calls_can_be_parsed() -> None:

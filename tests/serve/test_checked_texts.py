@@ -112,6 +112,17 @@ def test_texts_after_a_long_time_are_not_checked(monkeypatch):
     assert "it was not checked" in last["error"]["message"]
 
 
+def test_many_slow_texts_end_in_time(monkeypatch):
+    """None of them takes too long alone."""
+    monkeypatch.setattr(checked_texts, "MOST_SECONDS", 0.3)
+    rule = {"kind": "regex", "pattern": "(a|aa)+$"}
+    began = time.thread_time()
+    first, *_, last = results([f"{'a' * 24}b{i}" for i in range(100)], rule)
+    assert time.thread_time() - began < 3
+    assert first["accepted"] is False
+    assert "it was not checked" in last["error"]["message"]
+
+
 @pytest.mark.parametrize("rule", ["tokens", "prompt"])
 def test_what_is_not_known_is_an_error_and_no_pass(rule):
     (result,) = results("some tea", rule)
@@ -160,6 +171,14 @@ def test_litellm_sends_calls_of_tools_beside_the_text():
     call = {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"to": "an idiot"}'}}
     assert litellm(["fine"], tool_calls=[call])["action"] == litellm([], tool_calls=[call])["action"] == "BLOCKED"
     assert litellm(["tea"], "answer", tool_calls=[call]) == {"action": "NONE"}
+
+
+def test_a_call_without_arguments_is_checked():
+    """Some servers send an empty string for the arguments of a tool without parameters."""
+    call = {"type": "function", "function": {"name": "idiot", "arguments": ""}}
+    assert litellm(["fine"], tool_calls=[call])["action"] == "BLOCKED"
+    rule = {"kind": "keyword", "words": ["now"]}
+    assert verdicts({"tool_calls": [{"function": {"name": "now", "arguments": " "}}]}, rule) == [True]
 
 
 def test_litellm_gets_an_error_if_a_text_cannot_be_checked_and_none_is_rejected():

@@ -120,6 +120,32 @@ def test_a_small_file_with_a_huge_image_is_refused_before_it_is_decoded(monkeypa
         chat_of([{"role": "user", "content": content}], images=True)
 
 
+def test_no_image_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow has Ghostscript run PostScript."""
+    started: list[Any] = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *options: started.append(options))
+    content = [{"type": "image_url", "image_url": {"url": data_url(picture(1), "eps")}}]
+    with pytest.raises(ErrorResponse, match="not an image in a known format"):
+        chat_of([{"role": "user", "content": content}], images=True)
+    assert not started
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg", "webp", "gif", "bmp", "tiff"])
+def test_formats_of_images(form: str) -> None:
+    content = [{"type": "image_url", "image_url": {"url": data_url(picture(1), form)}}]
+    assert chat_of([{"role": "user", "content": content}], images=True)[0]["content"][0]["image"].size == (8, 8)
+
+
+def test_an_error_of_a_decoder_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*options: Any) -> None:
+        raise RuntimeError("Failed to decode image")  # as for a broken AVIF
+
+    monkeypatch.setattr("PIL.Image.Image.convert", fail)
+    content = [{"type": "image_url", "image_url": {"url": PNG}}]
+    with pytest.raises(ErrorResponse, match="not an image in a known format"):
+        chat_of([{"role": "user", "content": content}], images=True)
+
+
 def test_a_saved_model_is_loaded_with_its_processor(tmp_path: Path) -> None:
     made = llava()
     made.save_pretrained(tmp_path)

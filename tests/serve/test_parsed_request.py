@@ -519,6 +519,8 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "exceeds",
         ),
         ({"messages": []}, "messages", "at least 1 item"),
+        ({"n": 2, "temperature": 0}, "n", "gives one text"),
+        ({"messages": None}, None, "needs a field 'messages'"),
         ({"messages": "hi"}, "messages", "must be a list"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "is not one of"),
         ({"messages": [{"role": "user"}]}, "messages.0.content", "give a string"),
@@ -553,6 +555,7 @@ def test_prompts():
     assert refused(chat=False, prompt=["a", "b"], n=3).code == "above_the_limit"
     for wrong in ("", [], [1, 2], [[1]], ["a", ""], 5):
         assert refused(chat=False, prompt=wrong).param == "prompt"
+    assert "needs a field 'prompt'" in refused(chat=False, prompt=None).message
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     several = [{"role": "developer", "content": "x"}, {"role": "user", "content": parts}]
     expected = [{"role": "system", "content": "x"}, {"role": "user", "content": "a\nb"}]
@@ -565,6 +568,7 @@ def test_prompts():
         (b"", "not JSON"),
         (b"[1]", "not a JSON object"),
         (b'{"a": NaN}', "not JSON"),
+        (b'{"a": 1e999}', "not JSON"),
         (b"\xff{}", "not JSON"),
         (b'{"a": "\\ud800"}', "surrogate"),
         (b"1" * 5000, "not JSON"),

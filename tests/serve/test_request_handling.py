@@ -304,6 +304,28 @@ def test_a_request_whose_time_is_over_does_not_wait_for_a_slot():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("rounds", range(4))
+def test_who_goes_as_its_slot_comes_frees_it(rounds):
+    async def serve(gate):
+        async with gate.slot(60):
+            await asyncio.sleep(60)
+
+    async def run():
+        gate = Gate(running=1, queue=2)
+        async with gate.slot():
+            waiting = asyncio.create_task(serve(gate))
+            await asyncio.sleep(0.01)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=1)
+        assert waiting.cancelled()
+        async with gate.slot(0.01):
+            assert gate.running == 1
+
+    asyncio.run(run())
+
+
 def test_the_time_in_the_queue_counts(app):
     """The answer comes although the slot is never free; nothing is drawn for it."""
 
@@ -321,6 +343,21 @@ def test_the_time_in_the_queue_counts(app):
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (422, "timeout")
     assert "before the first attempt was complete" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_event_loop_after_the_other_is_served(app, stream):
+    """Clients within the process may call ``asyncio.run`` for each request."""
+
+    async def run():
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post("/v1/completions", json={**FREE, "stream": stream})
+
+    for _ in range(2):
+        reply = asyncio.run(asyncio.wait_for(run(), 30))
+        assert reply.status_code == 200, reply.text
+        assert asyncio.run(go_away(app, stream=stream)) == (0, 0)
 
 
 async def delivered(count, deliveries, wakes):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from guardwrap import CheckFailed, Regex, Share, Verdict, constraint
+from guardwrap.constraints.files.constraint_file import parse
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.share import shares_of
 from guardwrap.serve.request_policy import LEFT_BEHIND, RequestPolicy, TimeLimited, time_limited
@@ -67,6 +68,31 @@ def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
     while any(thread.name == "guardwrap-checker" for thread in threading.enumerate()):
         time.sleep(0.001)
     assert TimeLimited(waits, 5).accepts("a")
+
+
+RELEASED = threading.Event()
+FIELDS = """\
+guardwrap: 1
+fields: [word]
+constraint:
+  kind: any
+  of: [{kind: python, function: 'tests.serve.test_time_limited:waits'}, {kind: keyword, words: '{word}'}]
+"""
+
+
+def waits(text: str) -> bool:
+    return RELEASED.wait(30)
+
+
+def test_the_values_of_fields_bring_no_more_threads():
+    file, earlier = parse(FIELDS, allow_code=True), threading.enumerate()
+    for number in range(LEFT_BEHIND + 3):
+        filled = file.filled({"word": f"word {number}"}).constraint
+        with pytest.raises(CheckFailed, match=r"took more than 0\.001 s"):
+            TimeLimited(filled, 0.001).accepts("a")
+    waiting = [thread for thread in threading.enumerate() if thread not in earlier]
+    RELEASED.set()
+    assert len(waiting) == LEFT_BEHIND
 
 
 def test_a_function_that_raises_says_nothing_of_the_text():

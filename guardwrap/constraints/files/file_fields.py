@@ -287,7 +287,7 @@ def _from_json(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return load_json(arguments)
+        return load_json(arguments) if arguments.strip() else {}  # some servers send nothing for no arguments
     except (ValueError, OverflowError, RecursionError):
         raise ValueError("must be a mapping, or a string with a JSON object") from None
 

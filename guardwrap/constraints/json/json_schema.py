@@ -287,7 +287,10 @@ class JSONSchema(TextConstraint):
 
     def fault_at(self, text: str) -> Fault:
         """Return where the text is not JSON, or which value in it is invalid, and why, apart from its path."""
-        fault = self._fault(text, describe=True)
+        try:
+            fault = self._fault(text, describe=True)
+        except RecursionError:  # describing looks further than judging
+            return Fault()
         return Fault() if fault is None else fault.message
 
     def place_in(self, draw: Draw, /) -> str | None:

@@ -91,6 +91,7 @@ def _well_formed(draft: Draft) -> Any:
                     "else": meta,
                 }
                 part["properties"]["additionalItems"] = meta
+                part["dependentSchemas"] = {"prefixItems": {"properties": {"items": meta}}}
             references.add_document(part)
     return _validator_of({"$ref": draft.meta_schema}, references)
 

@@ -102,9 +102,9 @@ class NumberRange(NamedTuple):
     # fraction
     integer: str
     least: int | Exact  # inclusive limits
-    above: int | Exact | None  # exclusive limits, or None
+    above: int | Exact  # exclusive limits
     most: int | Exact
-    below: int | Exact | None
+    below: int | Exact
     choices: tuple[frozenset[int | Exact], ...]  # sets of numbers; the number must be in each of them
     multiple: bool  # whether there is a ``multipleOf``, which the validator checks
 
@@ -113,8 +113,7 @@ class NumberRange(NamedTuple):
         return (
             (self.integer == "number" or isinstance(value, int) or (self.integer == "integer" and is_whole(value)))
             and self.least <= value <= self.most
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
+            and self.above < value < self.below
             and all(value in chosen for chosen in self.choices)
         )
 
@@ -126,25 +125,30 @@ class NumberRange(NamedTuple):
         """
         if self.integer == WHOLE and not digits.lstrip("-").isdigit() and digits != "-":
             return False
-        if digits[0] == "-":
-            possible = self.least <= 0 and (self.above is None or self.above < 0)
-        else:
-            possible = self.most >= 0 and (self.below is None or self.below > 0)
+        possible = self.least <= 0 and self.above < 0 if digits[0] == "-" else self.most >= 0 and self.below > 0
         return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
 
     def may_reach(self, digits: str) -> bool:
         """Whether a number that begins with these characters, and has no exponent, may be within the limits."""
+        return self._reaches(digits) and all(
+            len(chosen) > _FEW or any(self._replace(least=choice, most=choice)._reaches(digits) for choice in chosen)
+            for chosen in self.choices
+        )
+
+    def _reaches(self, digits: str) -> bool:
         typed = digits.lstrip("-")
         if not typed:
             return True
-        least, most = (self.least, self.most) if digits[0] != "-" else (-self.most, -self.least)
+        limits = (self.least, self.above, self.most, self.below)
+        least, above, most, below = limits if digits[0] != "-" else (-self.most, -self.below, -self.least, -self.above)
         number = Decimal(typed)
         step = Decimal(1).scaleb(-len(typed.partition(".")[2]))  # the digits that follow add less than this
-        while number + step <= least:
-            if typed[0] == "0" or "." in typed or number > most:
+        whole = self.integer != "number" and "." not in typed  # then they add at most ``step - 1``
+        while number + step <= least or number + step - whole <= above:
+            if typed[0] == "0" or "." in typed:
                 return False
             number, step = 10 * number, 10 * step  # one more digit before the decimal point
-        return number <= most
+        return number <= most and number < below
 
 
 def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
@@ -155,9 +159,9 @@ def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer:
     return NumberRange(
         integer=integer,
         least=schema.get("minimum", _LEAST),
-        above=schema.get("exclusiveMinimum"),
+        above=schema.get("exclusiveMinimum", _LEAST),
         most=schema.get("maximum", _MOST),
-        below=schema.get("exclusiveMaximum"),
+        below=schema.get("exclusiveMaximum", _MOST),
         choices=tuple(frozenset(chosen) for chosen in choices),
         multiple="multipleOf" in schema,
     )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.field_checks import about, require, shown
+from guardwrap.constraints.json.drafts import UNDECLARED, draft_of
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json_paths import shown_place
 from guardwrap.constraints.verdicts import (
@@ -95,7 +96,7 @@ class ToolCalls(Constraint):
         require(isinstance(self.tools, Iterable) and not isinstance(self.tools, str | Mapping), _A_LIST)
         definitions = []
         for number, tool in enumerate(self.tools):
-            with about(str(number)), about("tools"):
+            with about("tools"), about(number):
                 definitions.append(_definition(tool))
         names = [tool["name"] for tool in definitions]
         require(bool(names) or self.choice == "none", "ToolCalls needs at least one tool, or choice='none'")
@@ -106,7 +107,7 @@ class ToolCalls(Constraint):
         require(isinstance(self.parallel, bool), "parallel must be true or false")
         most = self.max_calls
         require(most is None or (is_count(most) and most > 0), f"max_calls={most!r}: give a whole number of at least 1")
-        self.call, self.arguments  # noqa: B018  # so that an invalid schema is noticed now
+        self.arguments, self.call  # noqa: B018  # so that an invalid schema is noticed now
 
     @property
     def definitions(self) -> list[dict[str, Any]]:
@@ -128,8 +129,11 @@ class ToolCalls(Constraint):
         """The schema of each tool's arguments."""
         schemas = {}
         for number, tool in enumerate(self.tools):
-            with about(str(number)), about("tools"):
-                schemas[tool["name"]] = JSONSchema(tool["parameters"])
+            with about("tools"), about(number), about("parameters", inside=False):
+                try:
+                    schemas[tool["name"]] = JSONSchema(tool["parameters"])
+                except ConstraintError as error:
+                    raise ConstraintError(f"the parameters of {tool['name']}: {error}") from None
         return schemas
 
     @cached_property
@@ -138,7 +142,7 @@ class ToolCalls(Constraint):
         choices = [
             {
                 "type": "object",
-                "properties": {"name": {"const": tool["name"]}, "arguments": _own_resource(tool, number)},
+                "properties": {"name": {"const": tool["name"]}, "arguments": own_resource(tool["parameters"], number)},
                 "required": ["name", "arguments"],
             }
             for number, tool in enumerate(self.allowed)
@@ -308,10 +312,14 @@ def _place_in_tool(name: str | None, place: str | None) -> str | None:
     return shown_place([name, "arguments"], frozenset((name, "arguments"))) + place[1:]
 
 
-def _own_resource(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
+def own_resource(parameters: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the schema of a tool's arguments, in which references still start at its own root."""
-    schema = dict(tool["parameters"])
-    schema.setdefault("$id", f"urn:guardwrap:tool:{number}")
+    schema, draft = dict(parameters), draft_of(parameters, UNDECLARED)
+    if draft.ref_is_alone and "$ref" in schema:  # next to it, a name would be ignored as well
+        ignored = draft.keywords - {"$schema", "definitions"}
+        schema = {key: value for key, value in schema.items() if key not in ignored}
+        schema["allOf"] = [{"$ref": parameters["$ref"]}]
+    schema.setdefault(draft.id, f"https://tool-{number}.invalid/")
     return schema
 
 

@@ -174,7 +174,7 @@ _RULES: dict[str, _Rule] = {
     "digits": _Rule(r"\p{Nd}", one=True),
     "punctuation": _Rule(r"\p{P}", one=True),
     # Two letters of a flag, or a picture with its skin color and those that it is joined to.
-    "emoji": _Rule(rf"\p{{RI}}\p{{RI}}|{_PICTURE}(?:\u200D{_PICTURE})*", tail=2),
+    "emoji": _Rule(rf"\p{{RI}}\p{{RI}}|{_PICTURE}(?:\u200D{_PICTURE})*", tail=3),
     "words": _Rule(WORD, tail=2),
     "capital_words": _Rule(WORD, tail=2, begun=False, keep=str.isupper),
     "lowercase_words": _Rule(WORD, tail=2, begun=False, keep=str.islower),
@@ -324,6 +324,8 @@ class Count(TextConstraint):
         for item, name in ((self.of, "of"), (self.share_of, "share_of")):
             if item is not None:
                 require_choice(item, get_args(Item), name)
+        for name in ("ignore_case", "unique", "each"):
+            require(isinstance(getattr(self, name), bool), f"{name} must be true or false")
         require(not (self.ignore_case and self.pattern is None), "ignore_case applies to pattern= only")
         whole = is_count(self.shortest) and self.shortest > 0
         require(whole, f"shortest={shown(self.shortest)}: give a whole number of at least 1")

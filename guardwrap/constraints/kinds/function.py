@@ -76,6 +76,7 @@ class Python(Constraint):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", read_view(self.on))
+        require(isinstance(self.batched, bool), "batched must be true or false")
         require(self.prefix is None or self.on == "completion", "prefix requires on='completion'")
         for function in (self.function,) if self.prefix is None else (self.function, self.prefix):
             require(isinstance(function, str) or callable(function), f"{function!r} is not a function")
@@ -114,7 +115,7 @@ class Python(Constraint):
         before: tuple[list[str], ...] = ()
         if self._takes_prompt:
             before = ([draw.prompt for draw, group in zip(draws, texts, strict=True) for _ in group or ()],)
-        results = list(self.call(*before, flat)) if self.batched else list(map(self.call, *before, flat))
+        results = list(self.call(*before, flat)) if self.batched and flat else list(map(self.call, *before, flat))
         if len(results) != len(flat):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")
         for result in results:

@@ -134,6 +134,8 @@ class Keyword(TextConstraint):
         require_choice(self.match, ("any", "all", "none"), "match")
         require_choice(self.spacing, ("flexible", "exact", "optional"), "spacing")
         require_choice(self.normalize, ("NFC", "NFKC"), "normalize")
+        for name in ("case_sensitive", "whole_words", "ignore_invisible"):
+            require(isinstance(getattr(self, name), bool), f"{name} must be true or false")
         for name in ("min_count", "max_count"):
             limit = getattr(self, name)
             require(limit is None or is_count(limit), f"{name}={shown(limit)}: give a whole number of at least 0")

@@ -258,6 +258,7 @@ def test_a_draft_has_several_spellings(draft: Draft, spelling: str) -> None:
             of(DRAFT_2020, {"items": [{}]}),
             r'at items: .*; write prefixItems, or declare an older draft, such as "\$schema": ',
         ),
+        ({"prefixItems": [{"type": "null"}], "items": [{}]}, r"at items: .*; write prefixItems"),
         (
             {"exclusiveMinimum": True},
             r'write the limit itself, or declare draft 4, "\$schema": "http://json-schema.org/draft-04',

@@ -186,9 +186,11 @@ def no_float(limits: NumberRange, value: float) -> bool:
 LIMITS = [(150, 190), (0, 9), (-5, 5), (-190, -150), (None, 12), (12, None), (-3, None), (None, -3), (1000, 1000)]
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize(("least", "most"), LIMITS)
-def test_without_exponents_digits_end_where_no_number_is_within_the_limits(least, most):
-    limits = {name: limit for name, limit in (("minimum", least), ("maximum", most)) if limit is not None}
+def test_without_exponents_digits_end_where_no_number_is_within_the_limits(least, most, exclusive):
+    limits = {} if least is None else {"exclusiveMinimum": least - 1} if exclusive else {"minimum": least}
+    limits |= {} if most is None else {"exclusiveMaximum": most + 1} if exclusive else {"maximum": most}
     reading = JSONSchema({"type": "integer", **limits}).monitor()
     assert isinstance(reading, json_monitor.JSONMonitor)
     plain = reading.without_exponents()
@@ -197,6 +199,24 @@ def test_without_exponents_digits_end_where_no_number_is_within_the_limits(least
     for number in range(-300, 300):
         text = str(number)
         assert (plain.read(text).verdict is not V) == (text in beginnings), text
+
+
+def test_without_exponents_digits_end_where_they_begin_no_number_of_a_list():
+    numbers = [1, 25, 300, -4, 0.5]
+    reading = JSONSchema({"enum": numbers}).monitor()
+    assert isinstance(reading, json_monitor.JSONMonitor)
+    beginnings = {str(number)[:end] for number in numbers for end in range(1, 5)} | {"1.0", "25.00", "0.50", "-4.0"}
+    for text in (*beginnings, *map(str, range(-50, 400)), "0.05", "0.55", "1.5", "25.1", "-4.5"):
+        assert (reading.without_exponents().read(text).verdict is not V) == (text in beginnings), text
+
+
+def test_without_exponents_fractions_count_up_to_exclusive_limits():
+    reading = JSONSchema({"type": "number", "exclusiveMinimum": 2, "exclusiveMaximum": 10}).monitor()
+    assert isinstance(reading, json_monitor.JSONMonitor)
+    monitor = reading.without_exponents()
+    dead = {"0", "1", "1.9", "10", "10.", "-", "-3"}
+    for text in (*dead, "2", "2.0", "2.00", "9", "9.9"):
+        assert (monitor.read(text).verdict is V) == (text in dead), text
 
 
 @pytest.mark.slow

@@ -155,6 +155,15 @@ def test_each_item_by_itself() -> None:
     assert once.fault("a a") == "has words that do not occur at most 1 times each: 'a'"
 
 
+def test_an_emoji_may_still_be_joined_to_another_one() -> None:
+    for rule, text in (
+        (Count("emoji", each=True, max=1), "👩 👩\u200d❤\ufe0f\u200d👨"),
+        (Count("emoji", unique=True, max=1), "👩\u200d❤\ufe0f 👩\u200d❤\ufe0f"),
+    ):
+        assert rule.accepts(text)
+        require_sound(rule, text)
+
+
 def test_negative_control_a_word_that_has_not_ended_is_no_repetition() -> None:
     with (
         patch.dict(_RULES, {"words": _RULES["words"]._replace(tail=0)}),

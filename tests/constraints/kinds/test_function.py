@@ -14,6 +14,7 @@ import pytest
 from guardwrap.constraints import All, Constraint, Keyword, Python, TextConstraint, Verdict, constraint
 from guardwrap.constraints.checking import judge, run_check, run_verdict
 from guardwrap.constraints.files.constraint_file import as_constraint_file
+from guardwrap.constraints.views import Part
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 
@@ -93,6 +94,8 @@ def test_prefix_function():
     assert Python(is_upper).verdict("Ab") is Verdict.UNDECIDED
     with pytest.raises(ConstraintError, match="requires on='completion'"):
         Python(is_upper, prefix=upper_prefix, on="lines")
+    with pytest.raises(ConstraintError, match="batched must be true or false"):
+        Python(is_upper, batched="no")  # type: ignore[arg-type]
 
 
 def test_batched_gets_one_list():
@@ -104,6 +107,13 @@ def test_batched_gets_one_list():
 
     Python(function, batched=True, on="lines").check([Draw("", (), "a\nb"), Draw("", (), "c"), Draw("", (), "")])
     assert calls == [["a", "b", "c", ""]]
+
+
+def test_batched_gets_no_empty_list():
+    """Many functions fail on one; texts that lack the part are rejected without a call."""
+    rule = Python(lambda texts: list(np.stack([len(text) > 0 for text in texts])), batched=True, on=Part(after="A:"))
+    assert run_check(rule, [DRAW]) == [False]
+    assert run_check(rule, [DRAW, Draw("", (), "A: b")]) == [False, True]
 
 
 @pytest.mark.parametrize("value", [True, False, np.True_, np.bool_(False)])

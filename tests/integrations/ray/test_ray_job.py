@@ -98,7 +98,7 @@ def test_any_number_of_workers_gives_the_same_records(model, rows):
 def test_workers_may_draw_from_an_endpoint(rows, monkeypatch):
     """The key comes from the environment and is in no file; broken streams change no text."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-7")
-    with Server(of_world(table_world(3, letters="ab", max_new_tokens=5)), key="sk-very-secret-7").running() as server:
+    with Server(of_world(table_world(3, letters="ab", max_new_tokens=6)), key="sk-very-secret-7").running() as server:
         given = ["--endpoint", server.url, "--jsonl", "in.jsonl", "--ray", "auto", "-q"]
         rows[:] = [{"id": f"row-{number}", "prompt": "ab"[number % 2]} for number in range(70)]
         Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
