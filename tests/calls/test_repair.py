@@ -1,6 +1,7 @@
 """Repair turns: the law of their texts, what the model is shown, and what reports say."""
 
 import asyncio
+import random
 import threading
 from dataclasses import replace
 from typing import Any
@@ -359,7 +360,7 @@ def test_a_chat_that_outgrows_the_context_of_an_endpoint_ends_the_turns() -> Non
     server = Server(of_world(world))
     draw = server.text
 
-    def cut(prompt: str, chance: float) -> Any:
+    def cut(prompt: str, chance: random.Random) -> Any:
         return (["b"], "length", 1) if len(prompt) > 1 else draw(prompt, chance)
 
     server.text = cut
