@@ -380,6 +380,7 @@ class TwistedConstraint:
         """Fit the tilts to the attempts so far."""
         if self.embeddings is None or self.examples:
             return
+        tilt = None
         if self.rounds < self.by_states:
             for twist, attempts in zip(twists, learned.attempts, strict=True):
                 if isinstance(twist, Twist) and twist.records is not None:
@@ -387,7 +388,8 @@ class TwistedConstraint:
             tilt = self._data.fitted(self.embeddings)
             self.tilt = tilt if tilt.any() else None
         if self.hits is not None and self.rounds + 1 >= self.by_states:
-            self.hits.learn([twist for twist in twists if isinstance(twist, Hits)], self.embeddings)
+            tilt = tilt if len(self.hits.words) == 1 else None
+            self.hits.learn([twist for twist in twists if isinstance(twist, Hits)], self.embeddings, tilt)
 
 
 @dataclass(frozen=True)

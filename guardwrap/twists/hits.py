@@ -168,8 +168,8 @@ class LearnedWord:
         """Return whether a text that ends in a state has the word."""
         return bool(self.states.automaton.ended[state] and self.states.automaton.cut[state])
 
-    def learn(self, number: int, twists: Sequence[Hits], embeddings: TokenEmbeddings) -> None:
-        """Learn from what was drawn since the last time, as the word of some number.
+    def learn(self, number: int, twists: Sequence[Hits], embeddings: TokenEmbeddings, tilt: Values | None) -> None:
+        """Learn from what was drawn since the last time, as the word of some number; ``tilt``: the fit to all data.
 
         How likely the word is once its first token is written: places are chosen in proportion to the guess, so the
         mean of what it misses, weighted by W, is the mean under a. And tilts to all beginnings and to clusters of them.
@@ -186,7 +186,7 @@ class LearnedWord:
         for twist in twists:
             paths = [(ids, start) for ids, start, missing in twist.paths if number in missing]
             self.data.add([ids for ids, _ in paths], twist.records[number], [start for _, start in paths])
-        fits = [(0.35, self.data.fitted(embeddings))]
+        fits = [(0.35, self.data.fitted(embeddings) if tilt is None else tilt)]
         fits += [(share, part.fitted(embeddings)) for share, part in self.data.topics(embeddings, TOPICS)]
         self.fits = [(share, tilt) for share, tilt in fits if tilt.any()]
 
@@ -517,8 +517,8 @@ class LearnedHits:
             )
         return self.mixtures[missing]
 
-    def learn(self, twists: Sequence[Hits], embeddings: TokenEmbeddings) -> None:
-        """Learn from what was drawn since the last time."""
+    def learn(self, twists: Sequence[Hits], embeddings: TokenEmbeddings, tilt: Values | None) -> None:
+        """Learn from what was drawn since the last time; ``tilt``: the fit of a single word to attempts by states."""
         for number, word in enumerate(self.words):
-            word.learn(number, twists, embeddings)
+            word.learn(number, twists, embeddings, tilt)
         self.tokens, self.mixtures = len(embeddings.weight), {}

@@ -141,7 +141,6 @@ class TiltData:
 
     attempts: list[_Attempt] = field(default_factory=list)
     _directions: list[Vector] = field(default_factory=list, repr=False)
-    _fit: tuple[int, Vector] = field(default=(-1, np.zeros(0)), repr=False)  # the last one, and from how many attempts
 
     def add(self, texts: Sequence[Sequence[int]], records: StepRecords, starts: Sequence[int] = ()) -> None:
         """Add the attempts of one prompt and one round, each with its new tokens; ``starts``: where the paths begin."""
@@ -210,8 +209,6 @@ class TiltData:
         """
         if len(self.attempts) < 2:
             return np.zeros(len(embeddings.weight))
-        if self._fit[0] == len(self.attempts):
-            return self._fit[1]
         parts = self.attempts[::2], self.attempts[1::2], self.attempts
         first, second, _ = likelihoods = [_Likelihood.of(part, embeddings) for part in parts]
         # Those of the round before are near the new ones.
@@ -226,7 +223,6 @@ class TiltData:
         # 1 / (1 + r) is the best length where the noise has r times the size of the signal, and halves have 2 r.
         length = 2 * best / (1 + best)
         tilt: Vector = np.clip(length * of_every, -MOST_TILT, MOST_TILT)
-        self._fit = len(self.attempts), tilt
         return tilt
 
 
