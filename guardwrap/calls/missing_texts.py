@@ -24,7 +24,7 @@ from guardwrap.errors import (
 )
 from guardwrap.outcomes import Draw, Outcome, withheld
 from guardwrap.support.limits import is_text
-from guardwrap.support.transformers_internals import Chat, tokenizer_lock
+from guardwrap.support.transformers_internals import Chat, token_ids
 
 _WORDS = ("raise", "none")
 
@@ -73,10 +73,7 @@ def require_on_exhausted(value: Any, name: str = "on_exhausted") -> OnExhausted:
 
 def plain_draw(text: str, prompt: str, tokenizer: Any, *, begun: str = "", kind: type[Draw] = Draw) -> Draw:
     """Return a text as a finished draw: the whole answer of a message, without reasoning and calls."""
-    ids: tuple[int, ...] = ()
-    if tokenizer is not None:
-        with tokenizer_lock(tokenizer):
-            ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ids = () if tokenizer is None else tuple(token_ids(tokenizer, text))
     return kind(prompt, ids, text, parts=(("answer", (text,)),), begun=begun)
 
 

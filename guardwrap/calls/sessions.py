@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ from guardwrap.models.proposal_draws import (
 )
 from guardwrap.models.task_calls import call_kind, call_of
 from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
-from guardwrap.support.transformers_internals import batch_size_of
+from guardwrap.support.transformers_internals import batch_size_of, token_ids
 from guardwrap.support.yaml_nodes import short
 from guardwrap.twists.automata import MOST_STATES
 
@@ -286,11 +287,6 @@ class LocalSession(BaseSession):
             separate=self.deterministic,
         )
 
-    def _encoded(self, text: str) -> list[int]:
-        """Return the tokens of a text alone."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
-
     def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists | None:
         """Return the twists of a call, which may be learned already; None if no automaton follows the constraint."""
         assert proposal.twisted is not None
@@ -305,10 +301,11 @@ class LocalSession(BaseSession):
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
         twisted = known[0] if known else None
         if twisted is None:
-            ids = [self._encoded(text) for text in examples or ()]
+            encode = partial(token_ids, self.tokenizer)
+            ids = [encode(text) for text in examples or ()]
             kind = select_rows(model, separate=self.deterministic)
-            encode = self._encoded if path is None and can_rewind(kind, model) else None
-            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, ids, encode)
+            writes = encode if path is None and can_rewind(kind, model) else None
+            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, ids, writes)
         if twisted is None:
             return None
         if known is None and path is not None:

@@ -37,6 +37,12 @@ def require(condition: bool, message: str) -> None:
         raise ConstraintError(message)
 
 
+def require_booleans(constraint: object, *names: str) -> None:
+    """Raise ConstraintError unless some fields of a constraint are true or false: a "no" would count as true."""
+    for name in names:
+        require(isinstance(getattr(constraint, name), bool), f"{name} must be true or false")
+
+
 @contextmanager
 def about(name: str | int, *, inside: bool = True) -> Iterator[None]:
     """Add a field to the location of a ConstraintError, so that errors about a file can give its line number.

@@ -18,7 +18,6 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.models.parsed_message import answer_message, has_template, shown_texts
 from guardwrap.models.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
-from guardwrap.support.transformers_internals import tokenizer_lock
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
@@ -130,12 +129,6 @@ def token_counts(outcome: Outcome) -> list[dict[str, int] | None]:
     lengths = [*(len(draw.token_ids) for draw in outcome.draws), *[0] * missing]
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
     return [dict(zip(names, (prompt, length, prompt + length), strict=True)) for length in lengths]
-
-
-def token_ids(guarded: GuardedGenerator, text: str) -> list[int]:
-    """Return the tokens of a text, without those that the tokenizer puts around it."""
-    with tokenizer_lock(guarded.tokenizer):
-        return list(guarded.tokenizer.encode(text, add_special_tokens=False))
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:

@@ -31,10 +31,10 @@ from guardwrap.integrations.guarded_call import (
     run_prompts,
     schema_constraint,
     token_counts,
-    token_ids,
 )
 from guardwrap.models.parsed_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
+from guardwrap.support.transformers_internals import token_ids
 
 __all__ = ["GuardedChatModel", "GuardedLLM"]
 
@@ -59,7 +59,7 @@ class _Guarded(BaseModel):
                 raise UsageError(f"{name} is not a parameter{nearest(name, known)}; options of calls go into options=")
         guarded = as_guarded(guarded, constraints)
         if guarded.tokenizer is not None:  # LangChain would count the tokens of GPT-2
-            fields.setdefault("custom_get_token_ids", partial(token_ids, guarded))
+            fields.setdefault("custom_get_token_ids", partial(token_ids, guarded.tokenizer))
         super().__init__(guarded=guarded, **{**fields, "cache": False})
 
     @property

@@ -12,7 +12,7 @@ import regex
 from pydantic import Field
 
 from guardwrap.constraints.checking import Resumed
-from guardwrap.constraints.field_checks import listed, require, require_choice, shown
+from guardwrap.constraints.field_checks import listed, require, require_booleans, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import ComparedConstraint
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.sentences import UNSPACED, settled_words, words_of
@@ -132,7 +132,7 @@ class Copy(ComparedConstraint):
         if self.change is not None:
             require_choice(self.change, ("first_word", "one_word"), "change")
             require(self.at == "whole" and self.unit == "words", "change requires at='whole' and unit='words'")
-        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        require_booleans(self, "ignore_case")
         object.__setattr__(self, "on", read_view(self.on))
         if self.text is not None:
             count_items(len(self.text), "the text has")
@@ -440,7 +440,7 @@ class Quotes(ComparedConstraint):
             f"shortest={shown(self.shortest)}: give a whole number of at least 1",
         )
         require(self.min is None or is_count(self.min), f"min={shown(self.min)}: give a whole number of at least 0")
-        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        require_booleans(self, "ignore_case")
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:

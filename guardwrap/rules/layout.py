@@ -15,6 +15,7 @@ from guardwrap.constraints.field_checks import (
     is_between,
     limits_in_words,
     require,
+    require_booleans,
     require_choice,
     require_counts,
     shortened,
@@ -76,7 +77,7 @@ class Edges(TextConstraint):
             object.__setattr__(self, name, texts)
             count_items(sum(map(len, texts)), f"{name} texts have")
         require(bool(self.start or self.end), "Edges needs start, end or both")
-        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        require_booleans(self, "ignore_case")
         object.__setattr__(self, "on", read_view(self.on))
 
     def holds(self, text: str) -> bool:
@@ -287,7 +288,7 @@ class Split(TextConstraint):
         require_counts(self)
         useful = (self.min, self.max, self.each) != (None, None, None) or self.different
         require(useful, "Split needs min, max, each or different")
-        require(isinstance(self.different, bool), "different must be true or false")
+        require_booleans(self, "different")
         if self.each is not None:
             require(isinstance(self.each, Constraint), f"each must be a constraint, not {shown(self.each)}")
             leaves = [part for part in walk(self.each) if not isinstance(part, All | AnyOf | Not)]

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import regex
 
-from guardwrap.constraints.field_checks import about, listed, require, require_choice, shown
+from guardwrap.constraints.field_checks import about, listed, require, require_booleans, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.regex_analysis import Occurrences, occurrences
 from guardwrap.constraints.verdicts import Verdict
@@ -368,7 +368,7 @@ class OnlyFrom(TextConstraint):
         count_items(sum(map(len, several or ())), "allowed has")
         object.__setattr__(self, "allowed", several)
         require((self.of is None) != (self.pattern is None), "give either of or pattern")
-        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        require_booleans(self, "ignore_case")
         require(self.pattern is not None or not self.ignore_case, "ignore_case requires pattern")
         require(self.min is None or is_count(self.min), f"min={shown(self.min)}: give a whole number of at least 0")
         if self.of is not None:

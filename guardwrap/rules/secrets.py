@@ -9,7 +9,7 @@ from typing import Literal
 
 import regex
 
-from guardwrap.constraints.field_checks import require
+from guardwrap.constraints.field_checks import require_booleans
 from guardwrap.constraints.views import View, read_view
 from guardwrap.rules.hits import HitConstraint, HitRule
 from guardwrap.support.time_limits import within
@@ -132,7 +132,7 @@ class Secrets(HitConstraint):
     shown = 12  # enough to find it, too few to use it
 
     def __post_init__(self) -> None:
-        require(isinstance(self.random_strings, bool), "random_strings must be true or false")
+        require_booleans(self, "random_strings")
         object.__setattr__(self, "on", read_view(self.on))
 
     @property

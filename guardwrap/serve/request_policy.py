@@ -336,17 +336,21 @@ class TimeLimited(Wrapper):
         functions = [part for part in walk(self.of) if isinstance(part, Python)]
         return len(functions) < 1 or self.of is not functions[0] or functions[0].prefix is not None
 
+    @cached_property
+    def _innermost(self) -> str:
+        """The digest of the rule that runs code."""
+        return [part.digest for part in walk(self.of) if runs_code(part)][-1]
+
     def _within(self, call: Callable[[], _Answer]) -> _Answer:
-        innermost = [part.digest for part in walk(self.of) if runs_code(part)][-1]
-        left = [thread for thread in _left_behind.pop(innermost, []) if thread.is_alive()]
+        left = [thread for thread in _left_behind.pop(self._innermost, []) if thread.is_alive()]
         if left:
-            _left_behind[innermost] = left
+            _left_behind[self._innermost] = left
         if len(left) >= LEFT_BEHIND:
             reason = f"is still running {len(left)} calls that took more than {self.seconds:g} s; make it faster"
             raise CheckFailed(self.title, reason)
         answer, thread = in_thread(call, self.seconds, name="guardwrap-checker")
         if not answer:
-            _left_behind.setdefault(innermost, []).append(thread)
+            _left_behind.setdefault(self._innermost, []).append(thread)
             raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
         return answer[0]
 

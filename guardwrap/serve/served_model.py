@@ -23,7 +23,7 @@ from guardwrap.serve.error_responses import ErrorResponse, bad
 from guardwrap.serve.incoming_requests import parsed
 from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, texts_of_ids
 from guardwrap.serve.request_policy import RequestPolicy
-from guardwrap.support.transformers_internals import tokenizer_lock
+from guardwrap.support.transformers_internals import token_ids, tokenizer_lock
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -101,8 +101,7 @@ class ServedModel:
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        with tokenizer_lock(self.session.tokenizer):
-            return len(self.session.tokenizer.encode(text, add_special_tokens=False))
+        return len(token_ids(self.session.tokenizer, text))
 
     def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
         """Return the arguments of ``astream`` for a request, with loaded adapters."""

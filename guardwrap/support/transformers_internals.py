@@ -100,6 +100,12 @@ def tokenizer_lock(tokenizer: Any) -> RLock:
         return _tokenizer_locks.setdefault(tokenizer, RLock())
 
 
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text, without those that the tokenizer puts around it."""
+    with tokenizer_lock(tokenizer):
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
 class Given(NamedTuple):
     """The arguments of a call, as a pipeline passes them to its three stages."""
 

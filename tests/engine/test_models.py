@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.models.llama import modeling_llama
 
 from guardwrap import Budget, Draw, GuardedGenerator, Keyword, Length, Regex, Verdict, constraint
-from guardwrap.calls import base_session, job, missing_texts, source
+from guardwrap.calls import base_session, job, source
 from guardwrap.constraints import regex_analysis
 from guardwrap.engine.generation_law import GenerationLaw
 from guardwrap.engine.refill import mode_selection
@@ -442,7 +442,7 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (prepare, transformers_internals, base_session):
         monkeypatch.setattr(module, "library_lock", contextlib.nullcontext())
-    for module in (calls, transformers_internals, missing_texts):
+    for module in (calls, transformers_internals):
         monkeypatch.setattr(module, "tokenizer_lock", lambda tokenizer: contextlib.nullcontext())
 
 

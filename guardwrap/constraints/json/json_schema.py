@@ -13,7 +13,7 @@ from pydantic_core import core_schema
 
 from guardwrap.constraints.base import All, Constraint, source_file
 from guardwrap.constraints.checking import run_check
-from guardwrap.constraints.field_checks import about, require, require_choice, shown
+from guardwrap.constraints.field_checks import about, require, require_booleans, require_choice, shown
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
 from guardwrap.constraints.json.schema_sources import is_type, read_schema_file, schema_of, type_adapter_of
@@ -147,7 +147,7 @@ class JSONSchema(TextConstraint):
         if file is not None:  # the canonical form holds the file's contents, not its path
             object.__setattr__(self, "schema", read_schema_file(file))
         require(self.type is None or is_type(self.type), "type must be a type, such as a pydantic model")
-        require(isinstance(self.formats, bool), "formats must be true or false")
+        require_booleans(self, "formats")
         if is_type(self.schema):
             require(self.type is None, "give a type as schema or as type, not both")
             object.__setattr__(self, "type", self.schema)

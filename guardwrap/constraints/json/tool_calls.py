@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.field_checks import about, require, shown
+from guardwrap.constraints.field_checks import about, require, require_booleans, shown
 from guardwrap.constraints.json.drafts import UNDECLARED, draft_of
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json_paths import shown_place
@@ -104,7 +104,7 @@ class ToolCalls(Constraint):
         object.__setattr__(self, "tools", tuple(definitions))
         with about("choice"):
             object.__setattr__(self, "choice", _choice(self.choice, names))
-        require(isinstance(self.parallel, bool), "parallel must be true or false")
+        require_booleans(self, "parallel")
         most = self.max_calls
         require(most is None or (is_count(most) and most > 0), f"max_calls={most!r}: give a whole number of at least 1")
         self.arguments, self.call  # noqa: B018  # so that an invalid schema is noticed now

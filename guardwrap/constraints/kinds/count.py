@@ -19,6 +19,7 @@ from guardwrap.constraints.field_checks import (
     listed,
     number_in_words,
     require,
+    require_booleans,
     require_choice,
     shown,
     verdict_on_count,
@@ -324,8 +325,7 @@ class Count(TextConstraint):
         for item, name in ((self.of, "of"), (self.share_of, "share_of")):
             if item is not None:
                 require_choice(item, get_args(Item), name)
-        for name in ("ignore_case", "unique", "each"):
-            require(isinstance(getattr(self, name), bool), f"{name} must be true or false")
+        require_booleans(self, "ignore_case", "unique", "each")
         require(not (self.ignore_case and self.pattern is None), "ignore_case applies to pattern= only")
         whole = is_count(self.shortest) and self.shortest > 0
         require(whole, f"shortest={shown(self.shortest)}: give a whole number of at least 1")

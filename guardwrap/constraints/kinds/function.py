@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, source_file
-from guardwrap.constraints.field_checks import require
+from guardwrap.constraints.field_checks import require, require_booleans
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view, view
 from guardwrap.errors import CheckFailed, ConstraintError
@@ -76,7 +76,7 @@ class Python(Constraint):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", read_view(self.on))
-        require(isinstance(self.batched, bool), "batched must be true or false")
+        require_booleans(self, "batched")
         require(self.prefix is None or self.on == "completion", "prefix requires on='completion'")
         for function in (self.function,) if self.prefix is None else (self.function, self.prefix):
             require(isinstance(function, str) or callable(function), f"{function!r} is not a function")

@@ -13,7 +13,7 @@ import regex
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.escapes import decodings
-from guardwrap.constraints.field_checks import listed, require, require_choice, shown
+from guardwrap.constraints.field_checks import listed, require, require_booleans, require_choice, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.kinds.text_folding import (
     TextFolding,
@@ -134,8 +134,7 @@ class Keyword(TextConstraint):
         require_choice(self.match, ("any", "all", "none"), "match")
         require_choice(self.spacing, ("flexible", "exact", "optional"), "spacing")
         require_choice(self.normalize, ("NFC", "NFKC"), "normalize")
-        for name in ("case_sensitive", "whole_words", "ignore_invisible"):
-            require(isinstance(getattr(self, name), bool), f"{name} must be true or false")
+        require_booleans(self, "case_sensitive", "whole_words", "ignore_invisible")
         for name in ("min_count", "max_count"):
             limit = getattr(self, name)
             require(limit is None or is_count(limit), f"{name}={shown(limit)}: give a whole number of at least 0")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.field_checks import require, shown
+from guardwrap.constraints.field_checks import require, require_booleans, shown
 from guardwrap.constraints.verdicts import Context, Monitor, Undecided, Verdict
 from guardwrap.errors import ConstraintError, is_number
 from guardwrap.outcomes import Draw
@@ -71,7 +71,7 @@ class Share(Constraint):
         require(bool(set_limits), "give share, at_least or at_most, such as share=0.5")
         require(self.share is None or len(set_limits) == 1, "give either share, or at_least and at_most")
         require(self.low <= self.high, f"at_least={self.at_least} is above at_most={self.at_most}")
-        require(isinstance(self.exact, bool), "exact must be true or false")
+        require_booleans(self, "exact")
         require(not self.exact or self.share is not None, "exact=True needs share; a limit leaves the number open")
 
     @property

@@ -19,6 +19,7 @@ from guardwrap.constraints.field_checks import (
     is_between,
     limits_in_words,
     require,
+    require_booleans,
     require_choice,
     require_counts,
     shortened,
@@ -414,7 +415,7 @@ class OneOf(TextConstraint):
         valid = isinstance(self.texts, Sequence) and not isinstance(self.texts, str) and len(self.texts) > 0
         valid = valid and all(isinstance(text, str) and text.strip() == text != "" for text in self.texts)
         require(valid, f"texts must be a list of texts without white space around them, not {shown(self.texts)}")
-        require(isinstance(self.ignore_case, bool), "ignore_case must be true or false")
+        require_booleans(self, "ignore_case")
         object.__setattr__(self, "texts", tuple(self.texts))
         object.__setattr__(self, "on", read_view(self.on))
         count_items(sum(map(len, self.texts)), "texts have")
