@@ -41,8 +41,8 @@ from scipy import stats
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
 from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint, Twists
-from guardwrap.twists.hits import Hits, LearnedHits, _Place, decided
-from guardwrap.twists.twist import NEVER, Defaults, Twist
+from guardwrap.twists.hits import NEVER, Hits, LearnedHits, _Place, decided
+from guardwrap.twists.twist import Defaults, Twist
 
 TOKENS = 30
 ROWS = 512

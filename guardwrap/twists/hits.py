@@ -40,7 +40,6 @@ from guardwrap.support.threads import cached_property
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import TokenStates, Values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, step_of
-from guardwrap.twists.twist import NEVER
 
 MODEL_SHARE = 0.5
 """The share of the model itself in the mixture, so that no beginning has a weight above 1/``MODEL_SHARE``."""
@@ -70,6 +69,9 @@ _WRITTEN = (
 )
 _BY_STATES = "attempts go by states: {1:.3g} attempts per text at a TVD of {2}, and {0:.3g} if words were written"
 _AS_LEARNED = ", by the few attempts of learning, which miss what is rare"
+
+NEVER = -1e3
+"""The factor of tokens that must not be drawn, in nats."""
 
 RULED_OUT = "a word that the settings rule out"
 """The cause of rejection of attempts that cannot write the word, as truncation left out a token of it."""
@@ -217,7 +219,7 @@ class _Path:
     beginnings: list[_Beginning]
     missing: tuple[int, ...]  # the words of which the path leads up to one
     mixture: Mixture
-    start: int = 0  # how many tokens come before the path
+    start: int = field(init=False)  # how many tokens come before the path
     log_parts: Values = field(init=False)  # log of each component's share times its density relative to a
     log_norms: Values = field(init=False)  # log Σ a(x) exp(tilt of x) of the newest step, ``[components]``
     places: list[_Place] = field(default_factory=list)
@@ -228,6 +230,7 @@ class _Path:
     log_unwritten: float = 0.0  # the log-weight of what has been written, if the rest were certain
 
     def __post_init__(self) -> None:
+        self.start = len(self.beginnings) - 1
         self.log_parts, self.log_norms = self.mixture.log_shares.copy(), np.zeros(len(self.mixture.log_shares))
 
 
@@ -238,7 +241,7 @@ class Hits:
     learned: LearnedHits
     end_ids: Collection[int]
     most: int  # the most new tokens
-    passes: Callable[[int, AttemptState], bool] | None = None  # whether a whole text has a word, as its rule says
+    draw_of: Callable[[AttemptState], Draw] | None = None  # decodes a whole text, for rules to say if it has their word
     # where to keep distributions to learn tilts from, those for each word; empty to keep nothing
     records: Sequence[StepRecords] = ()
     # with ``records``, the paths before they were turned, how many tokens come before them, and the words they lead to
@@ -362,11 +365,7 @@ class Hits:
         path.rest, path.edge = (), False
         missing = self._missing(path.missing, path.beginnings[-1].states)
         if missing and attempt.status == "running":
-            length = len(attempt.token_ids)
-            keep_state(attempt.token_ids, self, self._begun(path.beginnings, missing, length))
-
-    def _begun(self, beginnings: list[_Beginning], missing: tuple[int, ...], start: int) -> _Path:
-        return _Path(beginnings, missing, self.learned.mixture_for(missing), start)
+            keep_state(attempt.token_ids, self, _Path(path.beginnings, missing, self.learned.mixture_for(missing)))
 
     def _path(self, token_ids: Sequence[int]) -> _Path:
         kept = last_state(token_ids, self)
@@ -374,7 +373,7 @@ class Hits:
             path: _Path = kept[1]
             return path
         every = tuple(range(len(self.words)))
-        path = self._begun([_Beginning((0,) * len(every), True, 0.0)], every, 0)
+        path = _Path([_Beginning((0,) * len(every), True, 0.0)], every, self.learned.mixture_for(every))
         keep_state(token_ids, self, path)
         return path
 
@@ -432,9 +431,9 @@ class Hits:
 
     def _passes(self, number: int, state: int, attempt: AttemptState) -> bool:
         """Return whether a whole text has a word."""
-        automaton = self.words[number].states.automaton
-        passing = automaton.ended if attempt.status == "finished" else automaton.cut
-        return bool(passing[state]) or (self.passes is not None and self.passes(number, attempt))
+        word = self.words[number]
+        passing = word.states.automaton.ended if attempt.status == "finished" else word.states.automaton.cut
+        return bool(passing[state]) or (self.draw_of is not None and word.rule.check([self.draw_of(attempt)])[0])
 
     def _first_here(self, states: tuple[int, ...], begins: bool, missing: tuple[int, ...]) -> list[tuple[int, int]]:
         """Return the words and spellings that would be the first to occur if they were written in some states."""
@@ -502,19 +501,14 @@ class LearnedHits:
         self, law: Any, draw_of: Callable[[AttemptState], Draw] | None = None, records: StepRecords | None = None
     ) -> Hits:
         """Return the twist of a prompt, whose attempts ``draw_of`` decodes; None while it learns."""
-        passes = None
-        if draw_of is not None:
-            rules = [word.rule for word in self.words]
-            passes = lambda number, attempt: rules[number].check([draw_of(attempt)])[0]  # noqa: E731
         each = () if records is None else [replace(records, steps={}) for _ in self.words]
-        return Hits(self, law.end_ids, law.most_new, passes, each)
+        return Hits(self, law.end_ids, law.most_new, draw_of, each)
 
     def mixture_for(self, missing: tuple[int, ...]) -> Mixture:
         """Return the mixture of paths that lead up to one of some words."""
         if missing not in self.mixtures:
-            self.mixtures[missing] = Mixture.of(
-                [fit for number in missing for fit in self.words[number].fits], self.tokens
-            )
+            fits = [fit for number in missing for fit in self.words[number].fits]
+            self.mixtures[missing] = Mixture.of(fits, self.tokens)
         return self.mixtures[missing]
 
     def learn(self, twists: Sequence[Hits], embeddings: TokenEmbeddings, tilt: Values | None) -> None:

@@ -257,7 +257,7 @@ def test_words_that_the_automaton_does_not_see_are_drawn(checked: bool, monkeypa
 
         def unchecked(self: Hits) -> None:
             prepared(self)
-            self.passes = None
+            self.draw_of = None
 
         monkeypatch.setattr(Hits, "__post_init__", unchecked)
     world = world_of(form)
