@@ -207,7 +207,7 @@ def test_a_text_is_sent_when_it_is_accepted_and_not_when_all_are_there(http):
 
 
 def test_a_stream_that_fails_at_once_has_its_status(client):
-    never = {"guardwrap": {"constraint": "never", "budget": {"max_attempts": 5}}}
+    never = {"guardwrap": {"constraint": "never", "budget": {"max_attempts": 1}}}
     with pytest.raises(openai.UnprocessableEntityError):
         client.chat.completions.create(**ASKED, stream=True, extra_body=never)
 
