@@ -13,10 +13,11 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. (``rare_learning.py`` varies other settings.)
 ``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
-with training. ``written`` gives the attempts that a text takes where words are written, by the exact draws, and which
-way a call with ``Twisted()`` takes. The other commands measure twists by states. ``confirm`` draws texts of some words,
-by default the number that the bank has, and compares where the word stands, its neighbors and the length of the texts
-by two-sample tests. Files and lines that exist are kept, so a run that was stopped can be continued.
+with training, and what they are where the word is written. ``written`` gives the attempts that a text takes where words
+are written, by the exact draws, and which way a call with ``Twisted()`` takes. The other commands measure twists by
+states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the word
+stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run
+that was stopped can be continued.
 """
 
 import argparse
@@ -40,8 +41,8 @@ from scipy import stats
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Twisted, qrs
 from guardwrap.calls.sessions import LocalSession
 from guardwrap.calls.twisting import TwistedConstraint, Twists
-from guardwrap.twists.hits import Hits, LearnedHits, _Place, decided
-from guardwrap.twists.twist import NEVER, Defaults, Twist
+from guardwrap.twists.hits import NEVER, Hits, LearnedHits, _Place, decided
+from guardwrap.twists.twist import Defaults, Twist
 
 TOKENS = 30
 ROWS = 512
@@ -57,6 +58,7 @@ SETTINGS: dict[str, Any] = {
     "max_new_tokens": TOKENS,
 }
 PAPER = 1000
+PAPER_RATE = 0.416
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` learns with, as when its table was measured."""
@@ -204,6 +206,16 @@ def qrs_at(logs: np.ndarray[Any, Any], share: float, log_beta: float) -> tuple[f
     return float(np.maximum(1 - kept / kept.mean(), 0).mean()), float(1 / (share * kept.mean()))
 
 
+def kl_at(logs: np.ndarray[Any, Any], share: float, rate: float) -> float:
+    """Return KL(g‖q) in nats where QRS with its distribution q accepts a rate of attempts; see ``qrs_at``."""
+    low, high = float(logs.min()) - 10, float(logs.max())
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if qrs_at(logs, share, middle)[1] < 1 / rate else (low, middle)
+    kept = np.minimum(-logs, -high)
+    return float(np.logaddexp.reduce(kept) - np.log(len(kept)) - kept.mean())
+
+
 def attempts_a_text(logs: np.ndarray[Any, Any], share: float, tvd: float) -> float:
     """Return the attempts that QRS takes for a text at a distance from g."""
     low, high = float(logs.min()), float(logs.max())
@@ -265,23 +277,31 @@ def written(out: Path, line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def measure_written(path: str, folder: Path, words: Sequence[str], out: Path, seed: int) -> None:
+def learned_to_write(guarded: GuardedGenerator, seed: int) -> list[tuple[bool, str]]:
+    """Let a wrapper learn and write its word, whatever is decided. Returns the decision with its reason, if any."""
+    decisions: list[tuple[bool, str]] = []
+
+    def written_anyway(*ways: Any) -> tuple[bool, str]:
+        decisions.append(decided(*ways))
+        return True, decisions[-1][1]
+
+    with mock.patch("guardwrap.calls.twisting.decided", written_anyway):
+        guarded.attempts("", 1, seed=seed, **SETTINGS)
+    return decisions
+
+
+def measure_written(
+    path: str, folder: Path, words: Sequence[str], out: Path, seed: int, learning: int | None = None
+) -> None:
     """Write a line for each word that has none in the file: what writing it costs, and which way a call would take."""
     bank = Bank.read(path, folder)
     finished = {line["word"] for line in lines_of(out)}
     for word in words:
         if word in finished:
             continue
-        guarded = bank.guarded(Keyword(word), Twisted())
-        decisions: list[tuple[bool, str]] = []
-
-        def written_anyway(*ways: Any, decisions: list[tuple[bool, str]] = decisions) -> tuple[bool, str]:
-            decisions.append(decided(*ways))
-            return True, decisions[-1][1]
-
+        guarded = bank.guarded(Keyword(word), Twisted(attempts=learning))
         began = time.process_time()
-        with mock.patch("guardwrap.calls.twisting.decided", written_anyway):
-            guarded.attempts("", 1, seed=seed, **SETTINGS)
+        decisions = learned_to_write(guarded, seed)
         session = guarded.session
         assert isinstance(session, LocalSession)
         ((twisted, _),) = session._learned.values()
@@ -291,7 +311,7 @@ def measure_written(path: str, folder: Path, words: Sequence[str], out: Path, se
             "learning": twisted.spent.attempts,
             "taken": "written" if decisions and decisions[0][0] else "by states",
             "decision": twisted.decision,
-            "by exact draws": led_costs(guarded, bank, word, seed),
+            "by exact draws": led_costs(guarded, *bank.exact(word, None), len(bank.rows), seed),
             "cpu seconds": round(time.process_time() - began, 1),
         }
         written(out, line)
@@ -308,18 +328,17 @@ class Led(Hits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        path = [(0, True)]
+        path: list[tuple[tuple[int, ...], bool]] = [((0,), True)]
         for token in self.draw:
-            if self._safe[path[-1][0]]:
+            if not self._missing((0,), path[-1][0]):
                 break
-            path.append(path[-1] if token in self.end_ids else self.states.step(*path[-1], token))
-        ids = self.draw[: len(path) - 1]
-        edged = bool(self._safe[path[-1][0]]) or ids[-1] in self.end_ids
+            path.append(path[-1] if token in self.end_ids else self._step(*path[-1], token))
+        ids, (states, _) = self.draw[: len(path) - 1], path[-1]
         places = [
             (before, spelling)
-            for before, state in enumerate(path)
-            for spelling in self._first_here(*state)
-            if self._writes(_Place(before, spelling, 0.0, 0.0), ids, edged)
+            for before, (at, begins) in enumerate(path)
+            for _, spelling in self._first_here(at, begins, (0,))
+            if self._writes(_Place(before, 0, spelling, 0.0, 0.0, 0.0), ids, ids[-1] in self.end_ids, states)
         ]
         # where the draw has the word for the first time, and its spelling
         self.place, self.spelling = places[0] if places else (len(ids), -1)
@@ -335,7 +354,7 @@ class Led(Hits):
     def turned(self, attempt: Any) -> bool:
         path = self._path(attempt.token_ids)
         if path.rest is None:
-            parts = path.log_parts + self.mixture.tilts[:, attempt.token_ids[-1]] - path.log_norms
+            parts = path.log_parts + path.mixture.tilts[:, attempt.token_ids[-1]] - path.log_norms
             log_weight = -float(np.logaddexp.reduce(parts))
             attempt.log_probability += attempt.log_weight - log_weight
             attempt.log_weight = log_weight
@@ -365,14 +384,23 @@ def led_log_weights(guarded: GuardedGenerator, exact: Sequence[Sequence[int]], s
     return np.array([attempts[0].log_weight for attempts in drawn], dtype=np.float64)
 
 
-def led_costs(guarded: GuardedGenerator, bank: Bank, word: str, seed: int) -> dict[str, Any]:
-    """Return the attempts that a text takes for a TVD of .1 and of .05, by exact draws; an interval of the first."""
-    exact, count = bank.exact(word, None)
-    logs, share, chance = led_log_weights(guarded, exact, seed), count / len(bank.rows), np.random.default_rng(seed)
-    costs = [attempts_a_text(chance.choice(logs, len(logs)), share, DISTANCES[0]) for _ in range(200)]
+def led_costs(
+    guarded: GuardedGenerator, exact: Sequence[Sequence[int]], count: int, texts: int, seed: int
+) -> dict[str, Any]:
+    """Return the attempts that a text takes for a TVD of .1 and of .05, and KL at the paper's rate, by exact draws.
+
+    The intervals are of the draws; KL(g‖q) is that of paths and choices, which bounds that of texts. ``count`` of
+    ``texts`` texts of the model satisfy the rule.
+    """
+    logs, share, chance = led_log_weights(guarded, exact, seed), count / texts, np.random.default_rng(seed)
+    again = [chance.choice(logs, len(logs)) for _ in range(200)]
+    costs = [attempts_a_text(some, share, DISTANCES[0]) for some in again]
+    kls = [kl_at(some, share, PAPER_RATE) for some in again]
     return {
         "Z": share,
-        "draws": count,
+        "draws": len(exact),
+        f"KL at an acceptance rate of {PAPER_RATE}": round(kl_at(logs, share, PAPER_RATE), 2),
+        "interval of KL": [round(float(end), 2) for end in np.quantile(kls, (0.025, 0.975))],
         "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],
         "interval at .1": [round(float(end), 1) for end in np.quantile(costs, (0.025, 0.975))],
         "largest weights": [round(float(each), 1) for each in np.sort(np.exp(logs) / share)[-5:]],
@@ -414,12 +442,13 @@ def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
     bank = Bank.read(path, folder)
     every = [row for row, text in zip(bank.rows, bank.texts, strict=True) if "dragon" in text]
     exact, share = [ended(row, bank.tokenizer.eos_token_id) for row in every[:MOST_EXACT]], len(every) / len(bank.rows)
-    finished = {(line["learning"], line["strength"], line["share of the model"]) for line in lines_of(out)}
+    rule = Keyword("dragon", case_sensitive=True, whole_words=False)
+    finished = {(line["learning"], line.get("strength"), line.get("share of the model")) for line in lines_of(out)}
     for setting in (*itertools.product((384,), (0.6, 0.8, 1.0), (0.0, 0.2, 0.6)), (768, 0.65, 0.2), (768, 0.65, 0.6)):
         if setting in finished:
             continue
         learning, strength, own = setting
-        guarded = bank.guarded(Keyword("dragon", case_sensitive=True, whole_words=False), Twisted())
+        guarded = bank.guarded(rule, Twisted())
         with mock.patch(DEFAULTS, return_value=Defaults(strength, own, learning)):
             twist = learned(guarded, seed)
             passed = passing(guarded, PAPER - learning, seed)
@@ -434,6 +463,12 @@ def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
             "exact draws": len(exact),
         }
         written(out, line)
+    if ("written", PAPER) not in {(line.get("way"), line["learning"]) for line in lines_of(out)}:
+        # Rounds with the word written are half as many again.
+        guarded = bank.guarded(rule, Twisted(attempts=PAPER * 2 // 3))
+        learned_to_write(guarded, seed)
+        costs = led_costs(guarded, exact, len(every), len(bank.rows), seed)
+        written(out, {"way": "written", "learning": PAPER, **costs})
 
 
 def ended(row: Sequence[int], end: int) -> list[int]:
@@ -531,6 +566,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("rare.jsonl"))
     parser.add_argument("--texts", type=int, help="texts that confirm draws")
+    parser.add_argument("--learning", type=int, help="attempts by states that written learns from, instead of 768")
     parser.add_argument("--pilot", type=int, help="attempts of the pilot of confirm that pass")
     options = parser.parse_args()
     if options.what == "bank":
@@ -543,7 +579,8 @@ def main() -> None:
         measure_costs(options.model, options.bank, options.words.split(","), options.out, options.seed)
         return
     if options.what == "written":
-        measure_written(options.model, options.bank, options.words.split(","), options.out, options.seed)
+        words = options.words.split(",")
+        measure_written(options.model, options.bank, words, options.out, options.seed, options.learning)
         return
     if options.what == "paper":
         measure_paper(options.model, options.bank, options.out, options.seed)

@@ -3,14 +3,10 @@
     python benchmarks/rare.py bank --model PATH --bank FOLDER --batches 258
     python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-learning.jsonl --seed 1
     python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-learning.jsonl --table
-    python benchmarks/rare_learning.py --model PATH --bank FOLDER --out rare-examples.jsonl --examples
 
 For each word of ``rare.py``, a twist learns from 384, 768 and 1 536 attempts. Its log-weights of exact draws of g then
 give the attempts that a text takes by QRS for a true distance of .1 and of .05, with ψ to several powers. Learning from
 other attempts may give another figure, so measure several seeds. Lines that exist are not measured again.
-
-``--examples`` instead gives twists 20, 60 and up to 500 texts of g to learn from, other ones than the exact draws by
-which they are judged.
 """
 
 import dataclasses
@@ -23,16 +19,11 @@ from typing import Any
 import numpy as np
 from rare import (
     DISTANCES,
-    MOST_EXACT,
     WORDS,
     Bank,
-    attempts_a_text,
-    kl_with_interval,
     learned,
     lines_of,
-    log_weights,
     parser_of,
-    passing,
     written,
 )
 
@@ -40,9 +31,6 @@ from guardwrap import Keyword, Twisted
 
 ATTEMPTS = (384, 768, 1536)
 STRENGTHS = (0.5, 0.65, 0.8)
-EXAMPLES = (20, 60, 500)
-ACCEPTANCE = 256
-"""The attempts by which an acceptance rate is measured."""
 
 
 def measure(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
@@ -61,31 +49,6 @@ def measure(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -
         line["cpu seconds"] = round(time.process_time() - began, 1)
         for strength in STRENGTHS:
             line[f"attempts at {strength}"] = texts.costs(dataclasses.replace(twist, strength=strength), exact, share)
-        written(out, line)
-
-
-def measure_examples(path: str, bank: Path, words: Sequence[str], out: Path, seed: int) -> None:
-    """Write a line for each word that has none in the file: what twists cost that learned from texts of g."""
-    texts = Bank.read(path, bank)
-    finished = {line["word"] for line in lines_of(out)}
-    for word in words:
-        exact, count = texts.exact(word, most=None)
-        judged = exact[: min(MOST_EXACT, count - EXAMPLES[1])]
-        others, share = exact[len(judged) :], count / len(texts.rows)
-        if word in finished or len(judged) < EXAMPLES[1]:
-            continue
-        line: dict[str, Any] = {"word": word, "Z": share, "seed": seed}
-        for most in sorted({min(most, len(others)) for most in EXAMPLES}):
-            examples = texts.tokenizer.batch_decode(others[:most], skip_special_tokens=True)
-            guarded = texts.guarded(Keyword(word), Twisted(examples=examples))
-            twist = learned(guarded, seed, 100_000 * seed)
-            passed = passing(guarded, ACCEPTANCE, seed)
-            logs = log_weights(texts.model, twist, judged, texts.tokenizer.bos_token_id)
-            line[f"{most} texts"] = {
-                "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],
-                "acceptance": round(passed[0] / passed[1], 3),
-                "KL(g||g')": kl_with_interval(logs, passed, (count, len(texts.rows)), seed),
-            }
         written(out, line)
 
 
@@ -119,14 +82,12 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     parser = parser_of(__doc__, WORDS, 1)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--examples", action="store_true", help="learn from texts of g")
     parser.add_argument("--table", action="store_true", help="write the table of the lines that there are")
     options = parser.parse_args()
     if options.table:
         print(table(lines_of(options.out)))
         return
-    measured = measure_examples if options.examples else measure
-    measured(options.model, options.bank, options.words.split(","), options.out, options.seed)
+    measure(options.model, options.bank, options.words.split(","), options.out, options.seed)
 
 
 if __name__ == "__main__":

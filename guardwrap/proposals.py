@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,7 @@ class Twisted:
     If one of some words has to occur, another way is tried, too. An attempt draws a text from a mixture of the model
     and of tilted models, whether or not the word comes, and notes before each token how likely the word would be there.
     Then the word is written at one of these places, chosen in proportion to that, and the model continues from there.
+    If up to four words have to occur, one after the other is written, in any order.
     The attempt is weighed by the sum over all places, so nearly all attempts count (what was taken back is an auxiliary
     variable: Andrieu and Roberts 2009). That way is taken unless learning shows that it needs several times as many
     attempts as states do; the report says which way it is, and what learning saw of both. It is not tried with
@@ -242,10 +243,6 @@ class Twisted:
         The number of attempts to learn ψ and v from, of all prompts together, at least 64. Learning ends earlier where
         attempts are worth .4 effective draws of g each. None for 768, or 384 if a text must be complete to pass. Half
         as many more are drawn to learn where to write a word.
-    examples
-        Texts of your model that satisfy the constraint, without their prompts, to learn v from instead of attempts:
-        draws of g, such as those of ``sampler="rejection"``. Then ``attempts`` are to learn ψ from, and None is 128.
-        They are computed for the first prompt that is learned for.
 
     Notes
     -----
@@ -266,8 +263,8 @@ class Twisted:
     Raises
     ------
     UsageError
-        If ``strength`` is not in (0, 1], ``attempts`` is below 64, the proposal has a mask or a twist already,
-        ``learned`` is no path, ``examples`` is no sequence of texts, or both are given.
+        If ``strength`` is not in (0, 1], ``attempts`` is below 64, the proposal has a mask or a twist already, or
+        ``learned`` is no path.
 
     Examples
     --------
@@ -280,7 +277,6 @@ class Twisted:
     strength: float | None = None
     learned: str | Path | None = None
     attempts: int | None = None
-    examples: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.strength is not None and not (is_number(self.strength) and 0 < self.strength <= 1):
@@ -293,13 +289,6 @@ class Twisted:
             raise UsageError(f"Twisted(learned={self.learned!r}): pass the path of a file that save_twist() wrote")
         if self.attempts is not None:
             require_whole("attempts", self.attempts, 64)
-        if self.examples is not None:
-            texts = self.examples
-            if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(isinstance(x, str) for x in texts):
-                raise UsageError("Twisted(examples=...): give a list of texts that satisfy the constraint")
-            if self.learned is not None:
-                raise UsageError("Twisted(learned=...) learns nothing more; leave examples= or learned= out")
-            object.__setattr__(self, "examples", tuple(texts))
 
 
 def only_masks(proposal: Any) -> bool:

@@ -293,19 +293,18 @@ class LocalSession(BaseSession):
         model = self._pipe_of(proposal).model
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
         source = model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
-        path, attempts, examples = proposal.twisted.learned, proposal.twisted.attempts, proposal.twisted.examples
+        path, attempts = proposal.twisted.learned, proposal.twisted.attempts
         # What was learned from other numbers of attempts is kept beside it.
-        key = constraint.digest, *map(id, source), stable, (attempts, examples) if path is None else str(path)
+        key = constraint.digest, *map(id, source), stable, attempts if path is None else str(path)
         with self._learning:
             known = self._learned.get(key)
         # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
         twisted = known[0] if known else None
         if twisted is None:
             encode = partial(token_ids, self.tokenizer)
-            ids = [encode(text) for text in examples or ()]
             kind = select_rows(model, separate=self.deterministic)
             writes = encode if path is None and can_rewind(kind, model) else None
-            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, ids, writes)
+            twisted = TwistedConstraint.of(constraint, stable.vocabulary, model, attempts, writes)
         if twisted is None:
             return None
         if known is None and path is not None:

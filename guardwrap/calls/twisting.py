@@ -20,13 +20,12 @@ from guardwrap.models.prepare import PreparedPrompt
 from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.outcomes import Draw, Usage
 from guardwrap.samplers.protocol import Attempt
-from guardwrap.support.formatting import counted
 from guardwrap.support.yaml_nodes import short
-from guardwrap.twists.hits import Hits, LearnedHits, Mixture, decided
+from guardwrap.twists.hits import Hits, LearnedHits, decided
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import SoftCounts, TokenStates, Values, log_values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings
-from guardwrap.twists.twist import LEAST_SHARE, Defaults, Recited, Twist, defaults_for
+from guardwrap.twists.twist import LEAST_SHARE, Defaults, Twist, defaults_for
 from guardwrap.twists.twist_file import TwistHeader, automaton_digest, read_twist, write_twist
 
 if TYPE_CHECKING:
@@ -52,13 +51,6 @@ MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automa
 """The note of calls whose constraint has no automaton."""
 
 _TOO_LONG = "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most"
-
-_NONE_PASSES = "Twisted(examples=...): none of {} satisfies {}; give texts that do, without their prompts"
-
-_UNUSED = (
-    "the twist learned nothing from {}: they do not satisfy the constraint within max_new_tokens, these settings rule "
-    "them out, satisfying texts are common, or the model has no output embeddings"
-)
 
 _READ = "the twist was read from a file; it had been learned from {} attempts{}"
 _OTHER_MODEL = " of another model, so fewer attempts may pass"
@@ -149,8 +141,6 @@ class TwistedConstraint:
     title: str = ""
     sizes: tuple[int, ...] = ()  # the attempts of each round of learning
     by_states: int = 0  # the number of rounds with values of states. In the later ones words are written; see ``hits``.
-    # tokens of texts to fit the tilt to, instead of attempts; empty for none, and without embeddings
-    examples: tuple[tuple[int, ...], ...] = ()
     # the output embeddings of the model that attempts are drawn from, for the tilt; None for no tilt
     embeddings: TokenEmbeddings | None = None
     hits: LearnedHits | None = None  # the word that is written where attempts lead up to it; None for none
@@ -165,7 +155,6 @@ class TwistedConstraint:
     spent: Spent = field(default_factory=Spent)  # the cost of learning
     origin: str | None = None  # for reports, where the values were read from; None if they were learned here
     earlier: int = 0  # the attempts that values from a file had been learned from
-    unused: int = 0  # the number of examples from which nothing was learned
     # the log-weights of the attempts of the last round by states, by prompt
     _by_states: list[Values] = field(default_factory=list, repr=False)
     _data: TiltData = field(default_factory=TiltData, repr=False)
@@ -178,13 +167,12 @@ class TwistedConstraint:
         vocabulary: Vocabulary | None,
         model: Any,
         attempts: int | None,
-        examples: Sequence[Sequence[int]] = (),
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> TwistedConstraint | None:
         """Return the constraint with its automaton, to learn from attempts of a model; None if there is none.
 
-        ``examples`` are the tokens of satisfying texts to learn from. ``encode`` returns the tokens of a text, to write
-        words where attempts lead up to them; None if attempts cannot be taken back.
+        ``encode`` returns the tokens of a text, to write words where attempts lead up to them; None if attempts cannot
+        be taken back.
         """
         if vocabulary is None:
             raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
@@ -192,22 +180,20 @@ class TwistedConstraint:
         if automaton is None:
             return None
         states = TokenStates(automaton, vocabulary)
-        passing = automaton.cut | automaton.ended
-        if examples and not any(passing[states.read(ids)[0]] for ids in examples):
-            raise UsageError(_NONE_PASSES.format(counted(len(examples), "text"), constraint.title))
         defaults = defaults_for(automaton)
-        sizes = rounds_of(attempts or (2 * FEWEST if examples else defaults.attempts))
+        sizes = rounds_of(attempts or defaults.attempts)
         embeddings = TokenEmbeddings.of(model)
-        texts = () if embeddings is None else tuple(tuple(ids) for ids in examples)
-        unused = len(examples) - len(texts)
         counts = SoftCounts(len(automaton))
         hits = None
-        if encode is not None and not examples and embeddings is not None:
+        if encode is not None and embeddings is not None:
             hits = LearnedHits.of(constraint, vocabulary, encode)
         by_states = len(sizes)
         if hits is not None:
             sizes += hit_rounds_of(sum(sizes))
-        return cls(states, counts, defaults, constraint.title, sizes, by_states, texts, embeddings, hits, unused=unused)
+        twisted = cls(states, counts, defaults, constraint.title, sizes, by_states, embeddings, hits)
+        if hits is not None and len(hits.words) == 1:
+            hits.words[0].data = twisted._data  # attempts by states lead up to the same word
+        return twisted
 
     def read(self, path: Path, digest: str, model: Fingerprint) -> None:
         """Take what was learned from a file.
@@ -256,7 +242,7 @@ class TwistedConstraint:
     @property
     def left(self) -> int:
         """The most attempts that it has still to be learned from."""
-        return 0 if self.learned else sum(self.sizes[self.rounds :]) + len(self.examples)
+        return 0 if self.learned else sum(self.sizes[self.rounds :])
 
     def learn(
         self,
@@ -305,14 +291,10 @@ class TwistedConstraint:
                     rounds = len(self.sizes)
                 elif self.hits is not None and rounds == len(self.sizes):
                     self.writes, self.decision = decided(learned.log_weights, self._by_states)
-                if rounds == len(self.sizes) and self.examples:
-                    spent = self._recite(prompts[0], attempts)
-                    costs[0] = Spent.total((costs[0], spent))
-                    if spent.attempts < len(self.examples):
-                        return costs
                 self.rounds = rounds  # from here on, other calls do not wait
             if self.learned:
-                self._data = TiltData()
+                for data in (self._data, *(word.data for word in (self.hits.words if self.hits else ()))):
+                    data.attempts.clear()
         finally:
             self._learning.release()
         return costs
@@ -348,42 +330,20 @@ class TwistedConstraint:
         strength, share, _ = self.defaults
         return replace(twist, strength=strength, model_share=share, tilt=self.tilt, records=records)
 
-    def _recite(self, prompt: PreparedPrompt, attempts: DrawAttempts) -> Spent:
-        """Fit the tilt to the examples, as texts of a prompt."""
-        assert self.embeddings is not None
-        began, most = time.monotonic(), prompt.law.most_new
-        after: dict[tuple[int, ...], set[int]] = {}
-        for ids in self.examples:
-            for place, token in enumerate(ids):
-                after.setdefault(ids[:place], set()).add(token)
-        records = StepRecords(len(self.examples), most, after)
-        strength = self.defaults.strength
-        twist = Twist(self.states, self.values, prompt.law.end_ids, most, strength=strength, records=records)
-        drawn = attempts([prompt] * len(self.examples), [Recited(twist, ids) for ids in self.examples], 1, 0)
-        data = TiltData()
-        data.add_draws(self.examples, records)
-        tilt = data.fitted(self.embeddings)
-        self.tilt = tilt if tilt.any() else None
-        spent = Spent.total(drawn.spent)._replace(seconds=time.monotonic() - began)
-        if spent.attempts == len(self.examples):  # no time limit cut it short
-            self.unused = len(self.examples) - len(data.attempts)
-        self.spent = Spent.total((self.spent, spent))
-        return spent
-
     def _fit(self, twists: Sequence[Twist | Hits], learned: Learned) -> None:
         """Fit the tilts to the attempts so far."""
-        if self.embeddings is None or self.examples:
+        if self.embeddings is None:
             return
-        for twist, attempts in zip(twists, learned.attempts, strict=True):
-            if twist.records is not None:
-                drawn = twist.paths if isinstance(twist, Hits) else [attempt.draw.token_ids for attempt in attempts]
-                self._data.add(drawn, twist.records)
-        tilt = self._data.fitted(self.embeddings)
+        tilt = None
         if self.rounds < self.by_states:
+            for twist, attempts in zip(twists, learned.attempts, strict=True):
+                if isinstance(twist, Twist) and twist.records is not None:
+                    self._data.add([attempt.draw.token_ids for attempt in attempts], twist.records)
+            tilt = self._data.fitted(self.embeddings)
             self.tilt = tilt if tilt.any() else None
         if self.hits is not None and self.rounds + 1 >= self.by_states:
-            self.hits.learn_rests([twist for twist in twists if isinstance(twist, Hits)])
-            self.hits.mixture = Mixture.of(self._data, self.embeddings, tilt)
+            tilt = tilt if len(self.hits.words) == 1 else None
+            self.hits.learn([twist for twist in twists if isinstance(twist, Hits)], self.embeddings, tilt)
 
 
 @dataclass(frozen=True)
@@ -397,10 +357,8 @@ class Twists:
     def notes(self, prompt: PreparedPrompt) -> tuple[str, ...]:
         """Return notes for the report of a prompt."""
         learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
-        unused = self.constraint.unused
-        notes = (learned, _UNUSED.format(counted(unused, "example"))) if unused else (learned,)
         decision = self.constraint.decision
-        return (*notes, decision) if decision and self._may_write(prompt) else notes
+        return (learned, decision) if decision and self._may_write(prompt) else (learned,)
 
     def twist(self, prompt: PreparedPrompt, draw_of: Callable[[AttemptState], Draw]) -> Twist | Hits:
         """Return the twist of a prompt, whose attempts ``draw_of`` decodes."""

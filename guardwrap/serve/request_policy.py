@@ -224,9 +224,6 @@ def proposal_of(value: Any, policy: RequestPolicy) -> Any:
     if isinstance(proposal, Twisted):
         if proposal.learned is not None:
             raise bad(f"{where}.twisted.learned", "a request cannot name a file of the server; leave it out")
-        if proposal.examples is not None:
-            why = "a request gives no texts to learn from; use a proposal of the server"
-            raise bad(f"{where}.twisted.examples", why)
         if (proposal.attempts or 0) > _MOST_LEARNED:
             most = f"a request learns from at most {_MOST_LEARNED} attempts; use a proposal of the server for more"
             raise bad(f"{where}.twisted.attempts", most)

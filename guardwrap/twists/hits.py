@@ -1,4 +1,4 @@
-"""Texts with a rare word, drawn from paths that need not have it: the word is written where a path leads up to it.
+"""Texts with rare words, drawn from paths that need not have them: words are written where a path leads up to them.
 
 An attempt draws a whole path x from a mixture of tilted models, whether or not the word occurs. Before each token x_t
 it notes whether the word could be written now, so that this is its first occurrence: h(t, s) is a guess of a(the tokens
@@ -12,13 +12,16 @@ has the word by itself.
 A path that has the word by itself ends there. If its tokens are not listed, it has the term r, so nothing is lost that
 the model can write. r is by the whole mixture (the balance heuristic: Veach and Guibas 1995), so a beginning that one
 component misses is caught by another one.
+
+Where several words must occur, each in turn, in any order, x is a path up to whichever comes first, from there another
+path leads up to the next one, and so on: E W_1 W_2 = Z, as each W has the conditional mean of what is left.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -37,13 +40,15 @@ from guardwrap.support.threads import cached_property
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import TokenStates, Values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, step_of
-from guardwrap.twists.twist import NEVER
 
 MODEL_SHARE = 0.5
 """The share of the model itself in the mixture, so that no beginning has a weight above 1/``MODEL_SHARE``."""
 
 TOPICS = 3
 """The number of clusters of beginnings that get a tilt of their own."""
+
+MOST_WORDS = 4
+"""The most words that are written in turn: each has states of its own, and half of its paths are the model's."""
 
 TVD = 0.1
 """The distance from g at which the attempts for a text are compared."""
@@ -65,6 +70,9 @@ _WRITTEN = (
 _BY_STATES = "attempts go by states: {1:.3g} attempts per text at a TVD of {2}, and {0:.3g} if words were written"
 _AS_LEARNED = ", by the few attempts of learning, which miss what is rare"
 
+NEVER = -1e3
+"""The factor of tokens that must not be drawn, in nats."""
+
 RULED_OUT = "a word that the settings rule out"
 """The cause of rejection of attempts that cannot write the word, as truncation left out a token of it."""
 
@@ -72,13 +80,14 @@ _REST = math.log(0.3), math.log(0.8)
 """The logarithms of the guesses for a further token of the word, and for what is no letter after it."""
 
 
-def word_rule(constraint: Constraint) -> Keyword | None:
-    """Return the only part of a constraint that requires one of some words to occur; None without one."""
-    parts = constraint.of if isinstance(constraint, All) else (constraint,)
-    words = [each for each in parts if isinstance(each, Keyword) and each.match == "any" and each.least == 1]
-    if len(words) != 1 or words[0].max_count is not None or words[0].on != "completion":
-        return None
-    return words[0]
+def word_rules(constraint: Constraint) -> list[Keyword]:
+    """Return rules of which a constraint requires each, and which require one of some words to occur."""
+    rules = []
+    for part in constraint.of if isinstance(constraint, All) else (constraint,):
+        if isinstance(part, Keyword) and part.least == 1 and part.max_count is None and part.on == "completion":
+            singly = part.match == "all"
+            rules += [replace(part, words=(word,), match="any") for word in part.words] if singly else [part]
+    return [rule for rule in rules if rule.match == "any"]
 
 
 def spellings_of(rule: Keyword, encode: Callable[[str], Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -129,11 +138,9 @@ class Mixture:
         return np.exp(self.tilts.astype(np.float32))
 
     @classmethod
-    def of(cls, data: TiltData, embeddings: TokenEmbeddings, whole: Values) -> Mixture:
-        """Fit a tilt to each cluster of beginnings, beside ``whole``, that of all; each is also used at half length."""
-        fits = [(0.35, whole)] + [(share, part.fitted(embeddings)) for share, part in data.topics(embeddings, TOPICS)]
-        fits = [(share, tilt) for share, tilt in fits if tilt.any()]
-        shares, tilts = [MODEL_SHARE], [np.zeros(len(whole))]
+    def of(cls, fits: Sequence[tuple[float, Values]], tokens: int) -> Mixture:
+        """Return the model itself beside tilts, ``[tokens]``, with their shares; each is also used at half length."""
+        shares, tilts = [MODEL_SHARE], [np.zeros(tokens)]
         for share, tilt in fits:
             shares += [share / 2, share / 2]
             tilts += [0.5 * tilt, tilt]
@@ -142,20 +149,66 @@ class Mixture:
         return cls(np.log(relative / relative.sum()), np.stack(tilts))
 
 
-class _Beginning(NamedTuple):
-    """The first tokens of a path."""
+@dataclass(eq=False)
+class LearnedWord:
+    """A word that must occur: how it is spelled, and what is known for all prompts."""
 
-    state: int  # the automaton's
+    rule: Keyword  # requires the word, or one of several, to occur
+    states: TokenStates  # of the rule alone
+    spellings: tuple[tuple[int, ...], ...]
+    log_rests: list[float] = field(init=False)  # guesses of log a(tokens after the first, then no letter), by spelling
+    fits: list[tuple[float, Values]] = field(default_factory=list)  # tilts towards it, with their shares
+    data: TiltData = field(default_factory=TiltData, repr=False)  # what the tilts are fitted to
+    _written: list[tuple[int, float, float]] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        edge = _REST[1] * self.rule.whole_words
+        self.log_rests = [_REST[0] * (len(ids) - 1) + edge for ids in self.spellings]
+        self.safe = self.states.automaton.safe()
+
+    def ends_in(self, state: int) -> bool:
+        """Return whether a text that ends in a state has the word."""
+        return bool(self.states.automaton.ended[state] and self.states.automaton.cut[state])
+
+    def learn(self, number: int, twists: Sequence[Hits], embeddings: TokenEmbeddings, tilt: Values | None) -> None:
+        """Learn from what was drawn since the last time, as the word of some number; ``tilt``: the fit to all data.
+
+        How likely the word is once its first token is written: places are chosen in proportion to the guess, so the
+        mean of what it misses, weighted by W, is the mean under a. And tilts to all beginnings and to clusters of them.
+        """
+        self._written += [its[1:] for twist in twists for its in twist.written if its[0] == number]
+        top = max((log_sum for _, log_sum, _ in self._written), default=0.0)
+        for spelling, before in enumerate(self.log_rests):
+            its = [(np.exp(log_sum - top), rest) for other, log_sum, rest in self._written if other == spelling]
+            weights, rests = np.array([weight for weight, _ in its]), np.exp([rest for _, rest in its])
+            # The guess counts as much as one of five attempts of mean weight.
+            prior = 0.2 * float(weights.mean()) if its else 1.0
+            mean = (weights @ rests + prior * math.exp(before)) / (weights.sum() + prior)
+            self.log_rests[spelling] = math.log(mean)
+        for twist in twists:
+            paths = [(ids, start) for ids, start, missing in twist.paths if number in missing]
+            self.data.add([ids for ids, _ in paths], twist.records[number], [start for _, start in paths])
+        fits = [(0.35, self.data.fitted(embeddings) if tilt is None else tilt)]
+        fits += [(share, part.fitted(embeddings)) for share, part in self.data.topics(embeddings, TOPICS)]
+        self.fits = [(share, tilt) for share, tilt in fits if tilt.any()]
+
+
+class _Beginning(NamedTuple):
+    """The first tokens of a text."""
+
+    states: tuple[int, ...]  # those of the words' automata
     begins: bool  # whether no text has been written
     log_model: float  # log a of the tokens, in nats
 
 
 class _Place(NamedTuple):
-    """Where the word could be written."""
+    """Where a word could be written."""
 
     before: int  # how many tokens come before
-    spelling: int  # -1 if the path has the word by itself
+    word: int
+    spelling: int  # -1 if the path has a word by itself
     log_first: float  # log a of its first token
+    log_guess: float  # log of the guess of a(the other tokens and all that must follow)
     log_term: float  # log r(t) h(t, s), in nats
 
 
@@ -163,9 +216,12 @@ class _Place(NamedTuple):
 class _Path:
     """An attempt's path, and what is left to write."""
 
-    log_parts: Values  # log of each component's share times its density relative to a, of the tokens that were seen
-    log_norms: Values  # log Σ a(x) exp(tilt of x) of the newest step, ``[components]``
     beginnings: list[_Beginning]
+    missing: tuple[int, ...]  # the words of which the path leads up to one
+    mixture: Mixture
+    start: int = field(init=False)  # how many tokens come before the path
+    log_parts: Values = field(init=False)  # log of each component's share times its density relative to a
+    log_norms: Values = field(init=False)  # log Σ a(x) exp(tilt of x) of the newest step, ``[components]``
     places: list[_Place] = field(default_factory=list)
     next_places: list[_Place] = field(default_factory=list)  # those before the next token, until it is drawn
     rest: tuple[int, ...] | None = None  # the tokens to write; None while the path is drawn
@@ -173,31 +229,33 @@ class _Path:
     stuck: bool = False  # whether that cannot be drawn
     log_unwritten: float = 0.0  # the log-weight of what has been written, if the rest were certain
 
+    def __post_init__(self) -> None:
+        self.start = len(self.beginnings) - 1
+        self.log_parts, self.log_norms = self.mixture.log_shares.copy(), np.zeros(len(self.mixture.log_shares))
+
 
 @dataclass(eq=False)
 class Hits:
-    """The twist of one prompt that draws paths and writes the word; see the module."""
+    """The twist of one prompt that draws paths and writes the words; see the module."""
 
-    states: TokenStates  # of the word alone, whatever other rules say
+    learned: LearnedHits
     end_ids: Collection[int]
     most: int  # the most new tokens
-    whole: bool  # whether the word must end where it does
-    spellings: Sequence[tuple[int, ...]]
-    log_rests: Sequence[float]  # the guess of log a(tokens after the first, then no letter), for each spelling
-    mixture: Mixture
-    passes: Callable[[AttemptState], bool] | None = None  # whether a whole text has the word, as the rule itself says
-    records: StepRecords | None = None  # where to keep distributions to learn tilts from; None to keep nothing
-    paths: list[tuple[int, ...]] = field(default_factory=list)  # with ``records``, the paths before they were turned
-    # with ``records``, of what was written: the spelling, log W, and log a(tokens after the first, then no letter)
-    written: list[tuple[int, float, float]] = field(default_factory=list)
+    draw_of: Callable[[AttemptState], Draw] | None = None  # decodes a whole text, for rules to say if it has their word
+    # where to keep distributions to learn tilts from, those for each word; empty to keep nothing
+    records: Sequence[StepRecords] = ()
+    # with ``records``, the paths before they were turned, how many tokens come before them, and the words they lead to
+    paths: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
+    # with ``records``, of what was written: word, spelling, log W, and log a(tokens after the first, then no letter)
+    written: list[tuple[int, int, float, float]] = field(default_factory=list)
 
     learns: ClassVar[bool] = True  # each distribution must be seen, and not be taken from a cache
     most_weight: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
-        self._safe = self.states.automaton.safe()
+        self.words = self.learned.words
         self._ends = np.array(sorted(self.end_ids), dtype=np.int64)
-        self._possible: dict[tuple[int, bool], list[int]] = {}
+        self._possible: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
 
     def log_factors(
         self,
@@ -208,8 +266,8 @@ class Hits:
     ) -> Values:
         """Return log a'/a of the possible next tokens in nats, up to a constant; see ``TokenTwist``.
 
-        That of the mixture until the path ends. Then only the word can be drawn, then only what ends it, and then
-        everything, as by the model itself.
+        That of the mixture until the path ends. Then only the word can be drawn, then only what ends it, and then,
+        unless another word is missing, everything, as by the model itself.
         """
         path = self._path(token_ids)
         if path.rest is None:
@@ -218,9 +276,11 @@ class Hits:
         if path.rest:
             allowed = columns == path.rest[0]
         elif path.edge:
-            state, begins, _ = path.beginnings[-1]
-            allowed = self._safe[self.states.ahead(state, begins, tokens, len(columns))]
-            allowed[np.isin(columns, self._ends)] = self.states.automaton.ended[state]
+            word = self.words[path.places[0].word]
+            states, begins, _ = path.beginnings[-1]
+            state = states[path.places[0].word]
+            allowed = word.safe[word.states.ahead(state, begins, tokens, len(columns))]
+            allowed[np.isin(columns, self._ends)] = word.states.automaton.ended[state]
         else:
             return np.zeros(len(columns))
         path.stuck = not (allowed & (log_probabilities > -np.inf)).any()
@@ -232,29 +292,26 @@ class Hits:
         if attempt.status not in ("running", "finished", "cut", "aborted"):
             return False
         if path.rest is None:
-            path.log_parts += self.mixture.tilts[:, ids[-1]] - path.log_norms
+            path.log_parts += path.mixture.tilts[:, ids[-1]] - path.log_norms
             path.places += path.next_places
-        state, begins, _ = path.beginnings[-1]
+        states, begins, _ = path.beginnings[-1]
         ended = ids[-1] in self.end_ids
         if not ended:
-            state, begins = self.states.step(state, begins, ids[-1])
-        path.beginnings.append(_Beginning(state, begins, attempt.log_probability + attempt.log_weight))
+            states, begins = self._step(states, begins, ids[-1])
+        path.beginnings.append(_Beginning(states, begins, attempt.log_probability + attempt.log_weight))
         if path.rest is not None:
             self._wrote(path, attempt)
             return False
-        whole = attempt.status in ("finished", "cut")
-        if whole:
-            automaton = self.states.automaton
-            passing = automaton.ended if attempt.status == "finished" else automaton.cut
-            itself = bool(passing[state]) or (self.passes is not None and self.passes(attempt))
+        if attempt.status in ("finished", "cut"):
+            itself = any(self._passes(number, states[number], attempt) for number in path.missing)
         else:
-            itself = attempt.status == "running" and bool(self._safe[state])
+            itself = attempt.status == "running" and len(self._missing(path.missing, states)) < len(path.missing)
         if not itself and attempt.status == "running":
             return False
-        if itself and not any(self._writes(place, ids, ended or self._safe[state]) for place in path.places):
-            path.places.append(_Place(len(ids), -1, 0.0, attempt.log_weight))
-        if self.records is not None:
-            self.paths.append(tuple(ids))
+        if itself and not any(self._writes(place, ids, ended, states) for place in path.places):
+            path.places.append(_Place(len(ids), -1, -1, 0.0, 0.0, attempt.log_weight))
+        if self.records:
+            self.paths.append((tuple(ids), path.start, path.missing))
         return bool(path.places) and self._turn(path, attempt)
 
     def _turn(self, path: _Path, attempt: AttemptState) -> bool:
@@ -265,13 +322,14 @@ class Hits:
         chosen = min(int(np.searchsorted(sums, next(attempt.stream) * sums[-1], side="right")), len(sums) - 1)
         place = path.places[chosen]
         if place.spelling < 0:
-            path.rest = ()
             attempt.log_probability += attempt.log_weight - log_sum
             attempt.log_weight = log_sum
+            self._go_on(path, attempt)
             return False
-        path.rest, path.edge = self.spellings[place.spelling], self.whole
+        word = self.words[place.word]
+        path.rest, path.edge = word.spellings[place.spelling], word.rule.whole_words
         path.places = [place._replace(log_term=log_sum)]
-        attempt.log_weight = log_sum - self.log_rests[place.spelling]
+        attempt.log_weight = log_sum - place.log_guess
         path.log_unwritten = attempt.log_weight
         # log a' is such that the weight is a/a', as it is for other attempts.
         log_model = path.beginnings[place.before].log_model + place.log_first
@@ -297,16 +355,25 @@ class Hits:
             attempt.status, attempt.blame = "dead_end", RULED_OUT
         elif not path.rest and (over or not path.edge):
             place = path.places[0]
-            path.edge = False
-            if self.records is not None:
-                self.written.append((place.spelling, place.log_term, attempt.log_weight - path.log_unwritten))
+            if self.records:
+                rest = attempt.log_weight - path.log_unwritten
+                self.written.append((place.word, place.spelling, place.log_term, rest))
+            self._go_on(path, attempt)
+
+    def _go_on(self, path: _Path, attempt: AttemptState) -> None:
+        """Lead up to the next word, or let the model write the rest of the text."""
+        path.rest, path.edge = (), False
+        missing = self._missing(path.missing, path.beginnings[-1].states)
+        if missing and attempt.status == "running":
+            keep_state(attempt.token_ids, self, _Path(path.beginnings, missing, self.learned.mixture_for(missing)))
 
     def _path(self, token_ids: Sequence[int]) -> _Path:
         kept = last_state(token_ids, self)
         if kept is not None:
             path: _Path = kept[1]
             return path
-        path = _Path(self.mixture.log_shares.copy(), np.zeros(len(self.mixture.log_shares)), [_Beginning(0, True, 0.0)])
+        every = tuple(range(len(self.words)))
+        path = _Path([_Beginning((0,) * len(every), True, 0.0)], every, self.learned.mixture_for(every))
         keep_state(token_ids, self, path)
         return path
 
@@ -318,114 +385,134 @@ class Hits:
         log_probabilities: Values,
         log_weight: float,
     ) -> Values:
-        """Return the factors of the mixture, and note where the word could be written.
+        """Return the factors of the mixture, and note where words could be written.
 
         An earlier call's places for the same tokens are replaced; ``turned`` adds them once a token is drawn.
         """
-        gains = self.mixture.gains[:, : len(log_probabilities)] if tokens is None else self.mixture.gains[:, tokens]
+        gains = path.mixture.gains[:, : len(log_probabilities)] if tokens is None else path.mixture.gains[:, tokens]
         norms = gains @ np.exp(log_probabilities.astype(np.float32))
         path.log_norms = np.log(norms.astype(np.float64))
         posterior = np.exp(path.log_parts - logsumexp(path.log_parts)) / norms
         factors: Values = np.log(posterior.astype(np.float32) @ gains).astype(np.float64)
-        state, begins, _ = path.beginnings[-1]
+        states, begins, _ = path.beginnings[-1]
         path.next_places = []
-        worths = np.zeros(len(log_probabilities)) if self.records is not None else None
-        for spelling in self._first_here(state, begins):
-            ids = self.spellings[spelling]
+        worths = np.zeros((len(self.records), len(log_probabilities)))
+        for number, spelling in self._first_here(states, begins, path.missing):
+            word = self.words[number]
+            ids = word.spellings[spelling]
             column = ids[0] if tokens is None else next(iter(np.flatnonzero(tokens == ids[0])), None)
             if column is None or len(token_ids) + len(ids) > self.most or log_probabilities[column] == -np.inf:
                 continue
-            log_first = float(log_probabilities[column])
-            log_here = log_first + self.log_rests[spelling]
-            path.next_places.append(_Place(len(token_ids), spelling, log_first, log_weight + log_here))
-            if worths is not None:
-                worths[column] += math.exp(log_here)
-        if self.records is not None and worths is not None:
-            weight_of = partial(self._log_weight, posterior)
-            kept = self.records.kept
-            step = step_of(kept, tokens, log_probabilities, factors, worths, weight_of)
-            self.records.steps[tuple(token_ids)] = step
+            log_first, log_rest = float(log_probabilities[column]), word.log_rests[spelling]
+            # The fewer tokens are left, the less probable are the words that are missing then.
+            left = max(self.most - len(token_ids) - len(ids), 0.5) / self.most
+            log_guess = log_rest + (len(path.missing) - 1) * math.log(left)
+            log_term = log_weight + (log_first + log_guess)
+            path.next_places.append(_Place(len(token_ids), number, spelling, log_first, log_guess, log_term))
+            if self.records:
+                worths[number, column] += math.exp(log_first + log_rest)
+        if self.records:
+            weight_of = partial(_log_weight, path.mixture, posterior)
+            step = step_of(self.records[0].kept, tokens, log_probabilities, factors, worths.sum(axis=0), weight_of)
+            for records, its in zip(self.records, worths, strict=True):
+                leaps = np.flatnonzero(its)
+                its_tokens = leaps if tokens is None else tokens[leaps]
+                records.steps[tuple(token_ids)] = replace(step, leaps=its_tokens.astype(np.int32), worths=its[leaps])
         return factors
 
-    def _log_weight(self, posterior: Values, token: int) -> float:
-        """Return log a(x)/a'(x) in nats of a token x of a path."""
-        return -float(np.log(posterior @ self.mixture.gains[:, token]))
+    def _step(self, states: tuple[int, ...], begins: bool, token: int) -> tuple[tuple[int, ...], bool]:
+        """Return the states after one more token, and whether no text has been written yet."""
+        after = [word.states.step(state, begins, token) for word, state in zip(self.words, states, strict=True)]
+        return tuple(state for state, _ in after), after[0][1]
 
-    def _first_here(self, state: int, begins: bool) -> list[int]:
-        """Return the spellings that would be the first occurrence of the word if they were written in a state."""
-        key = state, begins
+    def _missing(self, words: Collection[int], states: tuple[int, ...]) -> tuple[int, ...]:
+        """Return which of some words have not occurred for certain."""
+        return tuple(number for number in words if not self.words[number].safe[states[number]])
+
+    def _passes(self, number: int, state: int, attempt: AttemptState) -> bool:
+        """Return whether a whole text has a word."""
+        word = self.words[number]
+        passing = word.states.automaton.ended if attempt.status == "finished" else word.states.automaton.cut
+        return bool(passing[state]) or (self.draw_of is not None and word.rule.check([self.draw_of(attempt)])[0])
+
+    def _first_here(self, states: tuple[int, ...], begins: bool, missing: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Return the words and spellings that would be the first to occur if they were written in some states."""
+        key = states, begins, missing
         if key not in self._possible:
             self._possible[key] = [
-                number for number, ids in enumerate(self.spellings) if self._is_first(state, begins, ids)
+                (number, spelling)
+                for number in missing
+                for spelling, ids in enumerate(self.words[number].spellings)
+                if self._is_first(states, begins, missing, number, ids)
             ]
         return self._possible[key]
 
-    def _is_first(self, state: int, begins: bool, ids: tuple[int, ...]) -> bool:
-        automaton = self.states.automaton
+    def _is_first(
+        self, states: tuple[int, ...], begins: bool, missing: tuple[int, ...], number: int, ids: tuple[int, ...]
+    ) -> bool:
         for token in ids:
-            if self._safe[state]:
+            if len(self._missing(missing, states)) < len(missing):
                 return False
-            state, begins = self.states.step(state, begins, token)
-        if not self.whole:
-            return bool(self._safe[state])
-        return bool(automaton.ended[state] and automaton.cut[state] and not self._safe[state])
+            states, begins = self._step(states, begins, token)
+        word, others = self.words[number], [other for other in missing if other != number]
+        if len(self._missing(others, states)) < len(others):
+            return False  # otherwise a text might be written in two ways, and drawn too often
+        if not word.rule.whole_words:
+            return bool(word.safe[states[number]])
+        if any(self.words[other].rule.whole_words and self.words[other].ends_in(states[other]) for other in others):
+            return False
+        return word.ends_in(states[number]) and not bool(word.safe[states[number]])
 
-    def _writes(self, place: _Place, ids: Sequence[int], edged: bool) -> bool:
-        """Return whether the text up to its first occurrence is what writing the word at a place gives.
-
-        ``edged``: whether its last token is what follows the word.
-        """
-        spelling = self.spellings[place.spelling]
+    def _writes(self, place: _Place, ids: Sequence[int], ended: bool, states: tuple[int, ...]) -> bool:
+        """Return whether the text up to its first occurrence of a word is what writing one at a place gives."""
+        word = self.words[place.word]
+        spelling = word.spellings[place.spelling]
         end = place.before + len(spelling)
-        return end == len(ids) - (self.whole and edged) and tuple(ids[place.before : end]) == spelling
+        # Whether the last token is what follows the word.
+        edged = word.rule.whole_words and (ended or bool(word.safe[states[place.word]]))
+        return end == len(ids) - edged and tuple(ids[place.before : end]) == spelling
+
+
+def _log_weight(mixture: Mixture, posterior: Values, token: int) -> float:
+    """Return log a(x)/a'(x) in nats of a token x of a path."""
+    return -float(np.log(posterior @ mixture.gains[:, token]))
 
 
 @dataclass(eq=False)
 class LearnedHits:
-    """What is known of a word for all prompts."""
+    """What is known of the words of a constraint for all prompts."""
 
-    rule: Keyword
-    states: TokenStates  # of the rule alone
-    spellings: tuple[tuple[int, ...], ...]
-    log_rests: list[float] = field(init=False)  # see ``Hits``
-    mixture: Mixture | None = None  # None before it is learned
-    _written: list[tuple[int, float, float]] = field(default_factory=list, repr=False)
-
-    def __post_init__(self) -> None:
-        edge = _REST[1] * self.rule.whole_words
-        self.log_rests = [_REST[0] * (len(ids) - 1) + edge for ids in self.spellings]
+    words: Sequence[LearnedWord]
+    tokens: int = 0  # those of the model's embeddings; 0 before anything is learned
+    mixtures: dict[tuple[int, ...], Mixture] = field(default_factory=dict)  # by the words that are missing
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary, encode: Callable[[str], Sequence[int]]) -> Self | None:
-        """Return the word that a constraint requires; None if it requires none, or one that no automaton follows."""
-        rule = word_rule(constraint)
-        automaton = None if rule is None else automaton_of(rule)
-        if rule is None or automaton is None:
-            return None
-        spellings = spellings_of(rule, encode)
-        return cls(rule, TokenStates(automaton, vocabulary), spellings) if spellings else None
+        """Return the words that a constraint requires; None if it requires none, or one that no automaton follows."""
+        words = []
+        for rule in word_rules(constraint)[: MOST_WORDS + 1]:
+            automaton, spellings = automaton_of(rule), spellings_of(rule, encode)
+            if automaton is None or not spellings:
+                return None
+            words.append(LearnedWord(rule, TokenStates(automaton, vocabulary), spellings))
+        return cls(words) if 0 < len(words) <= MOST_WORDS else None
 
     def twist(
         self, law: Any, draw_of: Callable[[AttemptState], Draw] | None = None, records: StepRecords | None = None
     ) -> Hits:
         """Return the twist of a prompt, whose attempts ``draw_of`` decodes; None while it learns."""
-        assert self.mixture is not None
-        passes = None if draw_of is None else lambda attempt: self.rule.check([draw_of(attempt)])[0]
-        whole, spellings, log_rests = self.rule.whole_words, self.spellings, self.log_rests
-        mixture = self.mixture
-        return Hits(self.states, law.end_ids, law.most_new, whole, spellings, log_rests, mixture, passes, records)
+        each = () if records is None else [replace(records, steps={}) for _ in self.words]
+        return Hits(self, law.end_ids, law.most_new, draw_of, each)
 
-    def learn_rests(self, twists: Sequence[Hits]) -> None:
-        """Learn how likely the words are once their first token is written, from where they were written so far.
+    def mixture_for(self, missing: tuple[int, ...]) -> Mixture:
+        """Return the mixture of paths that lead up to one of some words."""
+        if missing not in self.mixtures:
+            fits = [fit for number in missing for fit in self.words[number].fits]
+            self.mixtures[missing] = Mixture.of(fits, self.tokens)
+        return self.mixtures[missing]
 
-        Places are chosen in proportion to the guess, so the mean of what it misses, weighted by W, is the mean under a.
-        """
-        self._written += [each for twist in twists for each in twist.written]
-        top = max((log_sum for _, log_sum, _ in self._written), default=0.0)
-        for number, before in enumerate(self.log_rests):
-            its = [(np.exp(log_sum - top), rest) for spelling, log_sum, rest in self._written if spelling == number]
-            weights, rests = np.array([weight for weight, _ in its]), np.exp([rest for _, rest in its])
-            # The guess counts as much as one of five attempts of mean weight.
-            prior = 0.2 * float(weights.mean()) if its else 1.0
-            mean = (weights @ rests + prior * math.exp(before)) / (weights.sum() + prior)
-            self.log_rests[number] = math.log(mean)
+    def learn(self, twists: Sequence[Hits], embeddings: TokenEmbeddings, tilt: Values | None) -> None:
+        """Learn from what was drawn since the last time; ``tilt``: the fit of a single word to attempts by states."""
+        for number, word in enumerate(self.words):
+            word.learn(number, twists, embeddings, tilt)
+        self.tokens, self.mixtures = len(embeddings.weight), {}

@@ -12,8 +12,8 @@ probability under a that its next token makes success likely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
+
+from guardwrap.twists.state_values import Values
 
 LIKELY = 0.1
 """The value of a state from which success is likely: tokens are tilted in states with less."""
@@ -61,7 +63,7 @@ class Step:
     tokens: Ids
     logs: npt.NDArray[np.float32]
     leaps: Ids  # the next tokens that lead to a state from which success is likely, and a(x) ψ(state after x) of each
-    worths: Vector
+    worths: Values
     log_weight: Callable[[int], float]  # returns log a(x)/a'(x) in nats of a next token x
 
 
@@ -71,28 +73,23 @@ class StepRecords:
 
     attempts: int  # the number of attempts, and the most tokens of each
     most: int
-    # next tokens that are kept in any case, by the tokens before: those of texts that are known beforehand
-    always: Mapping[tuple[int, ...], Collection[int]] = field(default_factory=dict)
     steps: dict[tuple[int, ...], Step] = field(default_factory=dict)
 
     @property
     def kept(self) -> int:
         """How many of the most likely tokens of a step are kept."""
-        if self.always:  # v fits their tokens, so that it must not forget what else could have been drawn
-            return _MOST
         return min(max(_MOST_KEPT // (self.attempts * self.most * 2), _LEAST), _MOST)
 
 
 def step_of(
     kept: int,
     tokens: npt.NDArray[np.int64] | None,
-    log_shares: Vector,
-    log_tilts: Vector,
-    worths: Vector,
+    log_shares: Values,
+    log_tilts: Values,
+    worths: Values,
     log_weight: Callable[[int], float],
-    always: Collection[int] = (),
 ) -> Step:
-    """Return what is kept of a step: ``kept`` of the most likely tokens, as many of the others, and ``always``.
+    """Return what is kept of a step: ``kept`` of the most likely tokens, and as many of the others.
 
     The others are those at equal steps of their cumulative sum. (Not random ones: what is learned depends on attempts
     alone.) Column i is the token ``tokens[i]``, or i. Of each column, ``log_shares`` has log a φ in nats up to a
@@ -106,11 +103,7 @@ def step_of(
         logs, tilts = logs[columns], tilts[columns]
     if len(columns) > 2 * kept:
         tilted = logs + tilts
-        ranks = tilted
-        if always:
-            of_columns = columns if tokens is None else tokens[columns]
-            ranks = np.where(np.isin(of_columns, list(always)), np.inf, tilted)
-        best = np.argpartition(ranks, len(ranks) - kept)[-kept:]
+        best = np.argpartition(tilted, len(tilted) - kept)[-kept:]
         rest = tilted.copy()
         rest[best] = -np.inf
         top = rest.max()
@@ -132,7 +125,7 @@ class _Attempt:
 
     steps: list[Step]
     tokens: list[int]  # the token that was drawn in each, ``[steps]``
-    worths: Vector  # the weight with which the text before each step leaps there, ``[steps]``
+    worths: Values  # the weight with which the text before each step leaps there, ``[steps]``
 
 
 @dataclass(eq=False)
@@ -140,14 +133,14 @@ class TiltData:
     """The attempts that v is learned from."""
 
     attempts: list[_Attempt] = field(default_factory=list)
-    _directions: list[Vector] = field(default_factory=list, repr=False)
+    _directions: list[Values] = field(default_factory=list, repr=False)
 
-    def add(self, texts: Sequence[Sequence[int]], records: StepRecords) -> None:
-        """Add the attempts of one prompt and one round, each with its new tokens."""
-        for token_ids in texts:
+    def add(self, texts: Sequence[Sequence[int]], records: StepRecords, starts: Sequence[int] = ()) -> None:
+        """Add the attempts of one prompt and one round, each with its new tokens; ``starts``: where the paths begin."""
+        for token_ids, start in zip(texts, starts or [0] * len(texts), strict=True):
             ids, steps, tokens, worths = tuple(token_ids), [], [], []
             log_weight = 0.0
-            for place, token in enumerate(ids):
+            for place, token in enumerate(ids[start:], start):
                 step = records.steps.get(ids[:place])
                 if step is None:
                     break
@@ -157,22 +150,6 @@ class TiltData:
                 log_weight += step.log_weight(token)
             if sum(worths) > 0:
                 self.attempts.append(_Attempt(steps, tokens, np.array(worths)))
-
-    def add_draws(self, texts: Sequence[Sequence[int]], records: StepRecords) -> None:
-        """Add draws of g for one prompt, each with its new tokens. Each has the weight 1 where it leaps."""
-        for token_ids in texts:
-            ids, steps = tuple(token_ids), list[Step]()
-            for place, token in enumerate(ids):
-                step = records.steps.get(ids[:place])
-                if step is None:
-                    break
-                steps.append(step)
-                if token in step.leaps:
-                    steps[-1] = replace(step, leaps=np.array([token], dtype=np.int32), worths=np.ones(1))
-                    worths = np.zeros(len(steps))
-                    worths[-1] = 1.0
-                    self.attempts.append(_Attempt(steps, list(ids[: len(steps)]), worths))
-                    break
 
     def topics(self, embeddings: TokenEmbeddings, count: int) -> list[tuple[float, TiltData]]:
         """Return clusters of the attempts, with their shares of the weights.
@@ -200,7 +177,7 @@ class TiltData:
         parts = [np.flatnonzero(nearest == topic).tolist() for topic in range(count)]
         return [(float(shares[part].sum()), TiltData([self.attempts[i] for i in part])) for part in parts if part]
 
-    def fitted(self, embeddings: TokenEmbeddings) -> Vector:
+    def fitted(self, embeddings: TokenEmbeddings) -> Values:
         """Return e_x · v of each token in nats, ``[tokens]``, for the v that explains the attempts best.
 
         v maximizes the likelihood, less a penalty. Then it is shortened to the length at which directions that are
@@ -222,11 +199,11 @@ class TiltData:
         best = float(_LENGTHS[int(np.argmin(losses))])
         # 1 / (1 + r) is the best length where the noise has r times the size of the signal, and halves have 2 r.
         length = 2 * best / (1 + best)
-        tilt: Vector = np.clip(length * of_every, -MOST_TILT, MOST_TILT)
+        tilt: Values = np.clip(length * of_every, -MOST_TILT, MOST_TILT)
         return tilt
 
 
-def _mean_embedding(attempt: _Attempt, embeddings: TokenEmbeddings) -> Vector:
+def _mean_embedding(attempt: _Attempt, embeddings: TokenEmbeddings) -> Values:
     """Return the mean vector of the tokens that lead up to an attempt's leaps, ``[dimensions]``."""
     later = np.cumsum(attempt.worths[::-1])[::-1] - attempt.worths
     return embeddings.of_tokens(attempt.tokens).T @ later / max(float(later.sum()), 1e-300)
@@ -241,8 +218,8 @@ class _Likelihood:
     logs: npt.NDArray[np.float32]
     begins: npt.NDArray[np.int64]  # where each step begins there, and how many tokens it has, ``[steps]``
     lengths: npt.NDArray[np.int64]
-    shares: Vector  # the share of each step, ``[steps]``
-    drawn: Vector  # the sum of the shares with which each token was drawn, ``[vocabulary]``
+    shares: Values  # the share of each step, ``[steps]``
+    drawn: Values  # the sum of the shares with which each token was drawn, ``[vocabulary]``
     ridge: float  # the penalty is ridge |v|²/2
 
     @classmethod
@@ -276,19 +253,19 @@ class _Likelihood:
             float(np.square(capped).sum()) / PRIOR_VARIANCE,
         )
 
-    def loss(self, tilts: Vector) -> float:
+    def loss(self, tilts: Values) -> float:
         """Return -log likelihood of tilts in nats, ``[vocabulary]``, up to a constant."""
         most, _, sums = self._masses(tilts)
         return float(self.shares @ (most + np.log(sums)) - self.drawn @ tilts)
 
-    def fitted(self, start: Vector, tolerance: float) -> Vector:
+    def fitted(self, start: Values, tolerance: float) -> Values:
         """Return the v, ``[dimensions]``, that minimizes loss + ridge |v|²/2, which is convex.
 
         The optimizer goes from ``start`` until no coordinate of the gradient is above ``tolerance``.
         """
         size, drawn = len(self.drawn), self.embeddings.sums(self.drawn)
 
-        def penalized(direction: Vector) -> tuple[float, Vector]:
+        def penalized(direction: Values) -> tuple[float, Values]:
             most, masses, sums = self._masses(self.embeddings.products(direction))
             expected = np.bincount(self.tokens, masses * np.repeat(self.shares / sums, self.lengths), minlength=size)
             loss = float(self.shares @ (most + np.log(sums)) - drawn @ direction)
@@ -296,10 +273,10 @@ class _Likelihood:
             return loss + self.ridge * float(direction @ direction) / 2, slope + self.ridge * direction
 
         options = {"maxiter": _STEPS, "gtol": tolerance, "ftol": 1e-5 * tolerance}
-        result: Vector = minimize(penalized, start, jac=True, method="L-BFGS-B", options=options).x
+        result: Values = minimize(penalized, start, jac=True, method="L-BFGS-B", options=options).x
         return result
 
-    def _masses(self, tilts: Vector) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], Vector]:
+    def _masses(self, tilts: Values) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], Values]:
         """Return the largest exponent of each step, the masses of tokens relative to it, and their sums by step."""
         exponents = self.logs + tilts.astype(np.float32)[self.tokens]
         most = np.maximum.reduceat(exponents, self.begins)
@@ -307,14 +284,14 @@ class _Likelihood:
         return most, masses, np.add.reduceat(masses, self.begins, dtype=np.float64)
 
 
-def _least_of(shares: Vector) -> float:
+def _least_of(shares: Values) -> float:
     """Return the least share of the steps that a tilt is fitted to. Most texts leap early; their ends teach nothing."""
     falling = np.sort(shares)[::-1]
     sums = np.cumsum(falling)
     return float(falling[np.searchsorted(sums, _TAUGHT_BY * sums[-1])])
 
 
-def capped_shares(weights: Vector) -> Vector:
+def capped_shares(weights: Values) -> Values:
     """Return shares of draws in proportion to their positive weights, but none above one over the root of their number.
 
     One draw of huge weight would otherwise decide alone (truncated importance weights: Ionides 2008).
@@ -327,14 +304,12 @@ def capped_shares(weights: Vector) -> Vector:
         else:
             low = middle
     capped = np.minimum(weights, high)
-    shares: Vector = capped / capped.sum()
+    shares: Values = capped / capped.sum()
     return shares
 
 
 _ROWS = 16_384
 """The tokens of one product. Weights in half precision are converted piece by piece."""
-
-Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +317,7 @@ class TokenEmbeddings:
     """A vector of each token, with mean 0 and a mean square length of 1 over the vocabulary."""
 
     weight: torch.Tensor  # the model's output embeddings, ``[tokens, dimensions]``. They are not copied.
-    mean: Vector  # the mean vector, ``[dimensions]``, and what to divide by after it is subtracted
+    mean: Values  # the mean vector, ``[dimensions]``, and what to divide by after it is subtracted
     scale: float
 
     @classmethod
@@ -362,18 +337,18 @@ class TokenEmbeddings:
         """The length of a vector."""
         return len(self.mean)
 
-    def products(self, direction: Vector) -> Vector:
+    def products(self, direction: Values) -> Values:
         """Return the product of each token's vector with another one: ``[dimensions]`` to ``[tokens]``."""
         other = torch.from_numpy(direction).to(self.weight.device, torch.float32)
         products = [(rows @ other).cpu().numpy() for _, rows in _pieces(self.weight)]
         return (np.concatenate(products).astype(np.float64) - self.mean @ direction) / self.scale
 
-    def of_tokens(self, tokens: Sequence[int]) -> Vector:
+    def of_tokens(self, tokens: Sequence[int]) -> Values:
         """Return the vectors of some tokens, ``[tokens, dimensions]``."""
         rows = self.weight[torch.tensor(tokens, device=self.weight.device)].float().cpu().numpy()
         return np.asarray((rows - self.mean) / self.scale)
 
-    def sums(self, shares: Vector) -> Vector:
+    def sums(self, shares: Values) -> Values:
         """Return the sum of the tokens' vectors times their shares: ``[tokens]`` to ``[dimensions]``."""
         every = torch.from_numpy(shares).to(self.weight.device, torch.float32)
         sums = _total(every[start : start + len(rows)] @ rows for start, rows in _pieces(self.weight))
@@ -385,5 +360,5 @@ def _pieces(weight: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield start, weight[start : start + _ROWS].float()
 
 
-def _total(parts: Iterable[torch.Tensor]) -> Vector:
+def _total(parts: Iterable[torch.Tensor]) -> Values:
     return np.sum([part.cpu().numpy().astype(np.float64) for part in parts], axis=0)  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -148,8 +148,8 @@ class Twist:
             log_norm = _log_sum(log_probabilities + factors)
             worths = np.where(ahead >= _LOG_LIKELY, np.exp(log_probabilities + ahead), 0.0)
             weight_of = partial(self._log_weight, state, begins, left, log_sum, log_norm)
-            kept, always = self.records.kept, self.records.always.get(tuple(token_ids), ())
-            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, weight_of, always)
+            kept = self.records.kept
+            self.records.steps[tuple(token_ids)] = step_of(kept, tokens, shares, tilts, worths, weight_of)
         return self._bounded(factors, log_probabilities, log_weight) if self.least_share else factors
 
     def turned(self, attempt: AttemptState) -> bool:
@@ -206,40 +206,3 @@ def _log_sum(logs: Values) -> float:
     """Return log Σ exp(x)."""
     most = logs.max()  # numpy.logaddexp.reduce takes 25 times as long
     return float(most + np.log(np.exp(logs - most).sum()))
-
-
-NEVER = -1e3
-"""The factor of tokens that must not be drawn, in nats."""
-
-
-@dataclass(frozen=True)
-class Recited:
-    """Draws one text, if the model can, and has a twist keep the steps."""
-
-    twist: Twist  # sees each distribution. Its factors are not used.
-    token_ids: Sequence[int]  # the text. After it an end is drawn.
-
-    most_weight: ClassVar[float] = math.inf
-
-    @property
-    def learns(self) -> bool:
-        """True: the twist must see each distribution."""
-        return True
-
-    def log_factors(
-        self,
-        token_ids: Sequence[int],
-        tokens: npt.NDArray[np.int64] | None,
-        log_probabilities: Values,
-        log_weight: float = 0.0,
-    ) -> Values:
-        """Return 0 for the next token of the text, and next to nothing for the others; see ``TokenTwist``."""
-        self.twist.log_factors(token_ids, tokens, log_probabilities)
-        columns = np.arange(len(log_probabilities)) if tokens is None else tokens
-        left = self.token_ids[len(token_ids) :]
-        wanted = columns == left[0] if left else np.isin(columns, list(self.twist.end_ids))
-        return np.where(wanted, 0.0, NEVER)
-
-    def turned(self, attempt: AttemptState) -> bool:
-        """Return False: no token is taken back; see ``TokenTwist``."""
-        return False

@@ -50,7 +50,6 @@ _INACCURACY = 1e-3
 """How far the probabilities of a state's next tokens may be from a sum of 1 on average."""
 
 _NONE = "{!r} is no twist for this constraint ({}); give a file that save_twist() wrote for it"
-_OLD = "{!r} has the format of an older version of guardwrap, which is not read anymore; learn the twist again"
 
 Array = npt.NDArray[Any]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{1,128}$")]
@@ -121,8 +120,6 @@ def read_twist(path: Path, states: int) -> tuple[TwistHeader, SoftCounts, Values
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name is not valid"
         raise UsageError(f"cannot read the twist {path.name!r}: {why}; give a file that save_twist() wrote") from None
-    if content.startswith(b"PK\x03\x04"):
-        raise UsageError(_OLD.format(path.name))
     try:
         header, tensors = _parts(content)
         return header, _counts(tensors, states), _tilt(tensors["tilt"])

@@ -496,11 +496,6 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "guardwrap.proposal.twisted.learned",
             "a request cannot name a file of the server",
         ),
-        (
-            {"guardwrap": {"proposal": {"twisted": {"examples": ["dragon"]}}}},
-            "guardwrap.proposal.twisted.examples",
-            "a request gives no texts to learn from",
-        ),
         ({"guardwrap": {"repair": 4}}, "guardwrap.repair", "at most 3 turns"),
         ({"guardwrap": {"repair": True}}, "guardwrap.repair", "must be a whole number"),
         ({"guardwrap": {"repair": -1}}, "guardwrap.repair", "must be at least 1"),

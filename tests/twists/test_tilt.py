@@ -88,23 +88,6 @@ def test_what_is_kept_of_a_step_has_the_sum_of_all_tokens():
     assert turned.leaps.tolist() == [54, 34, 14]
 
 
-def test_tokens_of_texts_that_are_known_are_kept():
-    chance = np.random.default_rng(2)
-    logs, tilts = chance.normal(-5, 3, TOKENS), np.zeros(TOKENS)
-    rare = np.argsort(logs)[:3].tolist()
-    step = step_of(16, None, logs, tilts, np.zeros(TOKENS), lambda token: 0.0, rare)
-    assert set(rare) <= set(step.tokens[:16].tolist())
-    assert np.exp(step.logs).sum() == pytest.approx(np.exp(logs).sum(), rel=1e-6)
-    assert len(set(step.tokens[:16].tolist())) == 16
-    columns = np.arange(TOKENS)[::-1].copy()
-    turned = step_of(16, columns, logs[::-1], tilts, np.zeros(TOKENS), lambda token: 0.0, rare)
-    assert set(rare) <= set(turned.tokens[:16].tolist())
-    # The others are as if it were not asked for them.
-    without = step_of(16, None, logs, tilts, np.zeros(TOKENS), lambda token: 0.0)
-    assert set(step.tokens[:16].tolist()) - set(rare) < set(without.tokens[:16].tolist())
-    assert StepRecords(10_000, 30).kept < StepRecords(10_000, 30, {(): rare}).kept
-
-
 def drawn_texts(direction, count, seed, length=6):
     """Return texts whose tokens are tilted in a direction, and the records of their steps under a flat law."""
     embeddings, chance = embeddings_of(), np.random.default_rng(seed)

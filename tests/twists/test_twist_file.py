@@ -212,15 +212,6 @@ def test_a_tilt_of_a_file_is_kept_within_its_range(saved, tmp_path):
     assert tilt.tolist() == [MOST_TILT, -MOST_TILT, 1.5]
 
 
-@pytest.mark.parametrize("name", ["huge.npz", "old.npz"])
-def test_the_format_before_is_refused_with_a_way_out(saved, tmp_path, name):
-    np.savez(tmp_path / name, header=np.zeros(3))
-    with pytest.raises(
-        UsageError, match=f"'{name}' has the format of an older version of guardwrap, .*; learn the twist"
-    ):
-        guarded_of(learned=tmp_path / name).run(WORLD.prompt, **CALL)
-
-
 def header_of(shape, kind="F64", size=0):
     return {"states": {"dtype": kind, "shape": shape, "data_offsets": [0, size]}}
 

@@ -76,9 +76,6 @@ class _Twist(Strict):
         None,
         description="Attempts to learn from, at least 64. Null for 768, or 384 if a text must be complete to pass.",
     )
-    examples: tuple[str, ...] | None = Field(
-        None, description="Texts of the model that satisfy the constraint, to learn from; then attempts are 128."
-    )
 
 
 class _OneOf(Strict):

@@ -22,7 +22,6 @@ READ = [
     ("proposal: twisted", Twisted(), None),
     ("proposal: {twisted: {}}", Twisted(), None),
     ("proposal: {twisted: {strength: 0.7}}", Twisted(strength=0.7), None),
-    ("proposal: {twisted: {examples: [A tea.]}}", Twisted(examples=["A tea."]), None),
     ("proposal: {twisted: {strength: 1, proposal: {prompt: 'Mention tea. {prompt}'}}}", Twisted(TOLD, 1), None),
     ("adapter: owner/tea", None, Adapter("owner/tea")),
     ("adapter: catalogue:dragon", None, Adapter("catalogue:dragon")),
