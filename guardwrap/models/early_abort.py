@@ -12,6 +12,7 @@ from guardwrap.constraints.verdicts import Monitor
 from guardwrap.engine.scheduling.backend import keep_state, last_state
 from guardwrap.models.vocabulary import BYTE, Decode, Vocabulary
 from guardwrap.support.threads import cached_property
+from guardwrap.support.transformers_internals import token_ids
 
 LONG, WINDOW = 64, 12
 """From how many tokens on only the last ones are decoded, and how many these are.
@@ -44,7 +45,7 @@ class StablePrefix:
         self._bytes = frozenset(i for i, name in enumerate(names) if name and BYTE.fullmatch(name))
         if self._bytes and skips:  # a special token that is left out does not end a run
             self._bytes |= frozenset(tokenizer.all_special_ids)
-        sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
+        sample = token_ids(tokenizer, _PUNCTUATED)
         self.works: bool = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
         # Parts of a decoder that are known look no further back than a character or a run of bytes.
         self._is_local = self.works and getattr(tokenizer, "backend_tokenizer", None) is not None

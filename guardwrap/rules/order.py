@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.field_checks import require, require_choice, shortened, shown
+from guardwrap.constraints.field_checks import require, require_booleans, require_choice, shortened, shown
 from guardwrap.constraints.kinds.text_constraint import TextConstraint
 from guardwrap.constraints.sentences import FIRST_WORD, sentences, settled_words, words_of
 from guardwrap.constraints.verdicts import Verdict
@@ -259,7 +259,8 @@ class Order(TextConstraint):
         require(self.step is None or (ordered and numeric), "step requires an increasing or decreasing number")
         valid = self.step is None or (is_count(self.step) and self.step > 0)
         require(valid, f"step={shown(self.step)}: give a whole number of at least 1")
-        require(isinstance(self.ties, bool) and not (self.ties and not ordered), "ties requires an order")
+        require_booleans(self, "ties")
+        require(ordered or not self.ties, "ties requires an order")
         require(not (self.ties and self.step is not None), "ties cannot be used with step")
         valid = isinstance(self.alphabet, str) and len({*self.alphabet}) == len(self.alphabet) > 1
         require(valid, f"alphabet must be different letters in their order, not {shown(self.alphabet)}")

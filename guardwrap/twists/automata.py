@@ -85,11 +85,11 @@ def build(progress: Progress) -> Automaton:
                 states.append(after)
             row.append(numbers[after])
         rows.append(row)
-    kinds = {kind: number for number, kind in enumerate(progress.kinds)}
+    kinds, kind_of = {kind: number for number, kind in enumerate(progress.kinds)}, progress.kind_of
     table, merged = _merged(np.array(rows, dtype=np.int32).reshape(len(states), len(kinds)))
     return Automaton(
         table,
-        lambda char: merged[kinds[progress.kind_of(char)]],
+        lambda char: merged[kinds[kind_of(char)]],
         np.array([progress.satisfied(state, True) for state in states]),
         np.array([progress.satisfied(state, False) for state in states]),
     )

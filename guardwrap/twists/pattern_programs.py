@@ -182,7 +182,7 @@ class Program:
             seen.add(thread[:2])
             step = self.steps[thread.step]
             if isinstance(step, Fork):
-                stack += [thread._replace(step=after) for after in reversed(step.after)]
+                stack += [Thread(after, *thread[1:]) for after in reversed(step.after)]  # sooner than by _replace
             elif isinstance(step, Assertion):
                 if step.holds is not None:
                     if step.holds(before, behind):
@@ -391,46 +391,49 @@ def count_progress(program: Program, enough: int, within: Callable[[int], bool],
     """Return the automaton that counts the matches of an expression that do not overlap, as ``finditer`` yields them.
 
     A state has the program's threads in the order in which backtracking would try them, each with its count (Pike's
-    virtual machine). The first one that can end says how many matches there are.
+    virtual machine). The first one that can end says how many matches there are. What all of them have counted stands
+    beside them, so that their steps are the same for every count, and looked up.
     """
     classes = program.classes()
-    examples = classes.kinds
     line_break = classes.kind_of("\n")
 
     def matched(thread: Thread) -> Thread:
-        count = min(enough, thread.matches + item.counts(thread.item))
-        return thread._replace(matches=count, item=item.begun)
+        return thread._replace(matches=min(enough, thread.matches + item.counts(thread.item)), item=item.begun)
 
     @lru_cache(_KEPT)
     def reached(state: Any, behind: Kind | None, breaks: bool) -> list[Thread]:
         threads, before = state
         return [*program.reached(threads, before, behind, breaks=breaks, matched=matched)]
 
-    def step(state: Any, kind: Kind) -> Any:
-        if state is True:
-            return True
+    @cache
+    def moved(relative: Any, kind: Kind) -> tuple[Any, int]:
         after: dict[tuple[int, bool], Thread] = {}
         around = program.around(kind)
-        for thread in reached(state, around, kind == line_break):
+        for thread in reached(relative, around, kind == line_break):
             read = program.steps[thread.step]
             if not isinstance(read, Consume):
                 continue
             if read.char_class is None:
                 onward = thread._replace(step=read.after)
             elif kind[read.char_class]:
-                onward = thread._replace(step=read.after, item=item.read(thread.item, examples[kind]))
+                onward = thread._replace(step=read.after, item=item.read(thread.item, classes.kinds[kind]))
             else:
                 continue
             after.setdefault(onward[:2], onward)
-        if all(thread.matches == enough for thread in after.values()):
-            return True
-        return tuple(after.values()), around
+        threads = tuple(after.values())
+        if more := min(thread.matches for thread in threads):
+            threads = tuple(thread._replace(matches=thread.matches - more) for thread in threads)
+        return (threads, around), more
+
+    def step(state: Any, kind: Kind) -> Any:
+        count, relative = state
+        after, more = moved(relative, kind)
+        return (enough, start) if count + more >= enough else (count + more, after)
 
     def satisfied(state: Any, ended: bool) -> bool:
-        if state is True:
-            return within(enough)
-        threads = reached(state, None, False)
-        return within(next(thread.matches for thread in threads if isinstance(program.steps[thread.step], End)))
+        count, relative = state
+        ends = (thread for thread in reached(relative, None, False) if isinstance(program.steps[thread.step], End))
+        return within(min(enough, count + next(ends).matches))
 
     start = ((Thread(program.start, item=item.begun),), None)
-    return Progress(start, tuple(examples), classes.kind_of, step, satisfied)
+    return Progress((0, start), tuple(classes.kinds), classes.kind_of, step, satisfied)

@@ -171,16 +171,13 @@ def _(constraint: JSONSchema) -> Automaton | None:
     return minimized(build(json_progress(constraint))) if whole else None
 
 
-def _flags(ignore_case: bool) -> tuple[str, ...]:
-    return ("ignorecase",) if ignore_case else ()
-
-
 def counted_program(constraint: Count) -> tuple[Program, CountedMatch]:
     """Return the program of what a ``Count`` counts, and which matches count."""
     if constraint.unique or constraint.each or constraint.share_of is not None or constraint.of == "palindromes":
         raise Unsupported
     if constraint.pattern is not None:
-        program, item = program_of(constraint.pattern, _flags(constraint.ignore_case), repeated=True), CountedMatch()
+        flags = ("ignorecase",) if constraint.ignore_case else ()
+        program, item = program_of(constraint.pattern, flags, repeated=True), CountedMatch()
     elif constraint.of in COUNTED_ENDS:
         program = sentence_program()
         item = _ending(program, str(constraint.of))

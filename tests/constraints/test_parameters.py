@@ -246,6 +246,7 @@ MISTAKES: list[tuple[type[Constraint], dict[str, Any], list[tuple[dict[str, Any]
         ({"units": "lines", "relation": "increasing", "by": "words", "step": 0}, "whole number of at least 1"),
         ({"units": "lines", "relation": "increasing", "by": "words", "step": 1, "ties": True}, "ties cannot be used"),
         ({"units": "lines", "relation": "same", "ties": True}, "ties requires an order"),
+        ({"units": "lines", "relation": "increasing", "ties": "no"}, "ties must be true or false"),
         ({"units": "lines", "relation": "next_letter", "alphabet": "aa"}, "different letters"),
         ({"units": "lines", "relation": "next_letter", "alphabet": "ABC"}, "has 'A': no word .* write 'a'"),
         ({"units": "lines", "relation": "next_letter", "alphabet": "nñ"}, "has 'ñ': no word .* write 'n'"),
