@@ -141,6 +141,47 @@ MORE_TASKS = (
     Task("time", "When does the sun rise? Answer with a time like 13:45.", Regex(TIME, match="fullmatch"), TIME),
     Task("sum", "Write an easy sum with its result.", Regex(SUM, match="fullmatch"), SUM),
 )
+
+
+def object_task(name: str, request: str, shape: str, properties: dict[str, Any]) -> Task:
+    """Return the task of a JSON object whose prompt describes its shape."""
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return Task(name, f"{request} Answer with JSON {shape}.", JSONSchema(schema), schema)
+
+
+TEXT = {"type": "string"}
+HELD_OUT = (  # masks and pilots were not tuned with these
+    object_task(
+        "address",
+        "Invent an address in the United States.",
+        '{"street": string, "city": string, "zip": string}',
+        {"street": TEXT, "city": TEXT, "zip": {"type": "string", "pattern": r"^\d{5}$"}},
+    ),
+    object_task(
+        "product",
+        "Invent a product of a shop.",
+        '{"name": string, "price": number, "in_stock": boolean}',
+        {"name": TEXT, "price": {"type": "number"}, "in_stock": {"type": "boolean"}},
+    ),
+    object_task(
+        "task",
+        "Invent a task for tomorrow.",
+        '{"title": string, "priority": "low"|"medium"|"high", "minutes": integer}',
+        {"title": TEXT, "priority": {"enum": ["low", "medium", "high"]}, "minutes": {"type": "integer"}},
+    ),
+    object_task(
+        "tags",
+        "Give one to four tags for an article about the sea.",
+        '{"tags": [string, ...]}',
+        {"tags": {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 4}},
+    ),
+    object_task(
+        "reason",
+        "Is a tomato a fruit?",
+        '{"answer": "yes"|"no", "reason": string}',
+        {"answer": {"enum": ["yes", "no"]}, "reason": {"type": "string", "maxLength": 120}},
+    ),
+)
 DIGIT, REPLY = Regex("[1-5]", match="fullmatch"), Regex("yes|no", match="fullmatch")
 CASES = (
     Task("digit, top_k 1000", "Rate this from 1 to 5: a good film.", DIGIT, "[1-5]", settings={"top_k": 1000}, texts=4),
@@ -175,7 +216,7 @@ MASKS: dict[str, dict[str, Any]] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "rejection, exactly g": {},
-    "Masked, qrs(0.05)": {"proposal": Masked(), "sampler": qrs(target_tvd=0.05)},
+    "Masked, qrs(0.1)": {"proposal": Masked(), "sampler": qrs(target_tvd=0.1)},
 }
 
 
@@ -400,7 +441,7 @@ def show(task: Task, name: str, figures: dict[str, Any], ratio: str = "") -> Non
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    every = (*TASKS, *MORE_TASKS, *CASES)
+    every = (*TASKS, *HELD_OUT, *MORE_TASKS, *CASES)
     parser.add_argument("--only", nargs="+", choices=[task.name for task in every], help="tasks")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=[], help="to compare with")
@@ -439,7 +480,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     settings = {**SETTINGS, "seeds": options.seeds, "gold": options.gold, "drawn": options.drawn}
     found: dict[str, Any] = {"settings": settings, "versions": versions(options.engines), "tasks": {}}
-    for task in TASKS:
+    for task in (*TASKS, *HELD_OUT):
         if task in chosen:
             found["tasks"][task.name] = measure(bench, task, engines, options)
             if options.out:

@@ -163,6 +163,8 @@ def test_how_many_calls(options: dict[str, Any], numbers: set[int]) -> None:
         ([WEATHER], {"choice": {"name": "get_wether"}}, "did you mean"),
         ([WEATHER], {"max_calls": 0}, "at least 1"),
         ([{"name": "f", "parameters": {"type": "nothing"}}], {}, "tools.0|nothing"),
+        ([{"name": "f", "paramters": {}}], {}, "f has the field 'paramters' .did you mean 'parameters'"),
+        ([{"function": {"name": "f", "schema": {}}}], {}, "did you mean 'input_schema'"),
     ],
 )
 def test_mistakes(tools: Any, options: dict[str, Any], problem: str) -> None:

@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.field_checks import about, require, require_booleans, shown
+from guardwrap.constraints.field_checks import about, require, require_booleans, shortened, shown
 from guardwrap.constraints.json.drafts import UNDECLARED, draft_of
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json_paths import shown_place
@@ -236,6 +237,9 @@ class ToolCalls(Constraint):
 
 _A_LIST = "tools must be a list of functions, pydantic models or mappings"
 
+_SCHEMAS = "parameters", "inputSchema", "input_schema"
+"""Where mappings have the JSON Schema of their arguments: OpenAI's, MCP's and Anthropic's."""
+
 
 def _definition(tool: Any) -> dict[str, Any]:
     """Return a tool as a mapping with ``name``, ``parameters`` and, if it has one, ``description``."""
@@ -252,7 +256,10 @@ def _definition(tool: Any) -> dict[str, Any]:
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
         raise ConstraintError("a tool needs a name")
     none: Any = {"type": "object", "properties": {}}
-    schema = next((inner[key] for key in ("parameters", "inputSchema", "input_schema") if inner.get(key)), none)
+    schema = next((inner[key] for key in _SCHEMAS if inner.get(key)), none)
+    for key in () if any(key in inner for key in _SCHEMAS) else inner:
+        if close := get_close_matches(str(key), _SCHEMAS, n=1):
+            raise ConstraintError(f"{inner['name']} has the field {shortened(str(key))} (did you mean {close[0]!r}?)")
     if not isinstance(schema, Mapping):
         raise ConstraintError(f"the parameters of {inner['name']} must be a JSON Schema, not {shown(schema)}")
     description = inner.get("description")
