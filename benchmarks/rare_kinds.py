@@ -1,6 +1,6 @@
 """What rare rules of several kinds cost with a twist, beside rejection, a mask and a hint.
 
-    python benchmarks/rare_kinds.py --out benchmarks/results/rare-kinds.jsonl [--attempts 256] [--rules array,bullets]
+    python benchmarks/rare_kinds.py --out benchmarks/results/rare-kinds.jsonl [--attempts 256] [--rules array/bullets]
     python benchmarks/rare_kinds.py --out benchmarks/results/rare-kinds.jsonl --table
 
 For each rule and temperature, attempts of the embedded model are drawn from the model itself, from ``Masked()``, from a
@@ -23,6 +23,7 @@ import torch
 from guardwrap import (
     Constraint,
     Count,
+    Edges,
     Finished,
     GuardedGenerator,
     JSONSchema,
@@ -75,6 +76,24 @@ TASKS = {
         Keyword(["river", "stone", "wind"], match="all"),
         40,
         "{prompt} It contains the words river, stone and wind.",
+    ),
+    "two keywords": Task(
+        asked("Write a sentence about an old boat."),
+        Keyword(["fog", "lantern"], match="all"),
+        40,
+        "{prompt} It contains the words fog and lantern.",
+    ),
+    "phrase": Task(
+        asked("Describe a garden at night in one sentence."),
+        Keyword("under the stars"),
+        40,
+        '{prompt} It contains the phrase "under the stars".',
+    ),
+    "four digits": Task(
+        asked("Tell me about the sea in one sentence."), Regex(r"\b\d{4}\b"), 40, "{prompt} Mention a year."
+    ),
+    "question": Task(
+        asked("Say something about tea."), Edges(end="?") & Finished(), 40, "{prompt} Answer with a short question."
     ),
     "twelve words": Task("The old boat", Length(max=12, unit="words") & Finished(), 30, "A short sentence. {prompt}"),
     "no comma": Task("The old boat", ~Regex(","), 23, "A text without commas. {prompt}"),

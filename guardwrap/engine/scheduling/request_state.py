@@ -196,8 +196,11 @@ class RequestState:
         """Number of tokens of these attempts."""
         return self.tally.tokens
 
-    def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
-        """Return the next attempts: enough that, with those in flight, the missing texts are expected."""
+    def launches(self, room: int, running: Sequence[int], *, surplus: bool = True) -> list[Launch]:
+        """Return the next attempts: enough that, with those in flight, the missing texts are expected.
+
+        ``surplus``: whether to launch attempts that are not needed if enough of those in flight satisfy the constraint.
+        """
         now = time.monotonic()
         self.began = now if self.began is None else self.began
         spent = self._spent_limit(now)
@@ -212,13 +215,13 @@ class RequestState:
             # Attempts in flight still count; with a deadline, only those that end in time.
             self.ended = None if self.order.under_way else spent
             return []
-        count = min(room, self._needed(running))
+        count = min(room, self._needed(running, surplus=surplus))
         if law.mode == "greedy":
             count = min(count, 1 - self.order.launched)
         if self.rounds is not None:
             count = min(count, self.rounds.room(self.order.launched))
         launches = self._numbered(count)
-        self.has_enough_in_flight = len(launches) < room and not self._watches_clock
+        self.has_enough_in_flight = surplus and len(launches) < room and not self._watches_clock
         return launches
 
     def _spent_limit(self, now: float) -> str | None:
@@ -231,7 +234,7 @@ class RequestState:
         much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
         return "max_computed_tokens" if much else None
 
-    def _needed(self, running: Sequence[int]) -> int:
+    def _needed(self, running: Sequence[int], *, surplus: bool) -> int:
         """Return how many attempts to add to those in flight, given the lengths of these.
 
         A new attempt is expected to satisfy the constraint with probability (satisfied + 1) / (attempts + 1). So at
@@ -249,6 +252,8 @@ class RequestState:
         missing, needs = self.wanted - len(self.accepted), self.request.spec.sampler.needs
         if needs is not None and missing:
             share = missing / max(needs(self.sampler_state, missing), 1.0)
+        if not surplus:
+            return math.ceil(missing / share - waiting - 1e-9) - len(running)
         still = missing - share * expected
         return math.ceil(still * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9)
 

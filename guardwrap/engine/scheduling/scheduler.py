@@ -246,11 +246,14 @@ class Scheduler:
         lengths: Mapping[Any, list[int]],
         launches: list[Launch],
     ) -> None:
-        """Add launches of one caller: a fair share per request in progress, then new requests, then any more needed."""
+        """Add launches of one caller: a fair share per request in progress, then new requests, then any more needed.
+
+        While there are new requests, no attempts are launched that may be surplus.
+        """
         most = len(launches) + room
         new = Counter(launch.request for launch in launches)
 
-        def more(progress: RequestState, most: int) -> list[Launch]:
+        def more(progress: RequestState, room: int, *, surplus: bool = True) -> list[Launch]:
             # If a request had enough attempts in flight, it still has, as these only grow. Skipping it here saves time,
             # because hundreds of requests may wait at each step.
             request = progress.request
@@ -260,7 +263,7 @@ class Scheduler:
                 return []
             coming: list[Launch] = []
             with caught(self._failed, request):
-                coming = progress.launches(most, lengths.get(request, []) + [0] * new[request])
+                coming = progress.launches(room, lengths.get(request, []) + [0] * new[request], surplus=surplus)
             new[request] += len(coming)
             return coming
 
@@ -269,7 +272,7 @@ class Scheduler:
         share = max(1, room // max(1, len(under_way)))
         for progress in under_way:
             if len(launches) < most:
-                launches += more(progress, min(share, most - len(launches)))
+                launches += more(progress, min(share, most - len(launches)), surplus=False)
         while (
             len(launches) < most
             and self._new is not False
@@ -277,10 +280,11 @@ class Scheduler:
             and (request := source.take()) is not None
         ):
             self._begin(request, source)
-            launches += more(self._active[request], most - len(launches))
-        for progress in under_way:
-            if len(launches) < most and progress.ended is None:
-                launches += more(progress, most - len(launches))
+            launches += more(self._active[request], most - len(launches), surplus=False)
+        for each in (max(1, (most - len(launches)) // max(1, len(under_way))), room):
+            for progress in under_way:
+                if len(launches) < most and progress.ended is None:
+                    launches += more(progress, min(each, most - len(launches)))
 
     def _begin(self, request: Request, source: RequestStream) -> None:
         """Begin a request. The results of a beam search are attempts that need no launch."""

@@ -363,6 +363,27 @@ def test_a_fair_share_each() -> None:
     pytest.fail("it waits for the other one to end")
 
 
+def test_while_others_wait_no_attempt_is_surplus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: attempts by what is expected, of which more than one in ten is not needed."""
+    law = random_law(0, count=5)
+
+    def drawn() -> tuple[float, list[list[str]]]:
+        outcomes = served([request_of(i, law) for i in range(60)], size=16)
+        usages = [outcome.report.usage for outcome in outcomes]
+        surplus = sum(usage.surplus_attempts for usage in usages)
+        return surplus / sum(usage.attempts for usage in usages), [[*outcome.texts] for outcome in outcomes]
+
+    share, texts = drawn()
+    assert share < 0.03, "only the last requests have nobody waiting behind them"
+    right = request_state.RequestState._needed
+    monkeypatch.setattr(
+        request_state.RequestState, "_needed", lambda self, running, *, surplus: right(self, running, surplus=True)
+    )
+    more, same = drawn()
+    assert more > 0.1
+    assert same == texts
+
+
 def test_texts_of_a_search_are_judged_in_turn() -> None:
     texts = [((2, 0), True), ((1, 1, 2, 3), False)]
     law = TableLaw({}, mode="beam", beam_results=texts)
