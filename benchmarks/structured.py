@@ -143,9 +143,14 @@ MORE_TASKS = (
 )
 
 
+def closed(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with exactly these properties."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
 def object_task(name: str, request: str, shape: str, properties: dict[str, Any]) -> Task:
     """Return the task of a JSON object whose prompt describes its shape."""
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    schema = closed(properties)
     return Task(name, f"{request} Answer with JSON {shape}.", JSONSchema(schema), schema)
 
 
@@ -204,7 +209,7 @@ def record(count: int, *, long: bool = False) -> Task:
         {"type": "boolean"},
     )
     properties = {name: kinds[0 if long else place % len(kinds)] for place, name in enumerate(FIELDS[:count])}
-    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    schema = closed(properties)
     prompt = f"Invent a customer. Answer with a JSON object that has the fields {', '.join(properties)}."
     settings = {"max_new_tokens": (72 if long else 24) * count}
     return Task(f"{count} {'long' if long else 'fields'}", prompt, JSONSchema(schema), schema, settings=settings)

@@ -196,7 +196,7 @@ class RequestState:
         """Number of tokens of these attempts."""
         return self.tally.tokens
 
-    def launches(self, room: int, running: Sequence[int], *, surplus: bool = True) -> list[Launch]:
+    def launches(self, room: int, running: Sequence[int], *, surplus: bool) -> list[Launch]:
         """Return the next attempts: enough that, with those in flight, the missing texts are expected.
 
         ``surplus``: whether to launch attempts that are not needed if enough of those in flight satisfy the constraint.
@@ -245,15 +245,15 @@ class RequestState:
         # A sampler may accept only some of the attempts that satisfy the constraint. This estimates the share.
         share = (len(self.accepted) + 1) / (self.tally.satisfied + 1)
         waiting = sum(judged.judgement.satisfied for judged in self.order.judged.values())
-        satisfied = self.tally.satisfied - self.satisfied_at_round_start + waiting
-        rejected = len(self.rejected_lengths)
-        longer = (rejected - bisect_right(self.rejected_lengths, length) for length in running)
-        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in longer)
         missing, needs = self.wanted - len(self.accepted), self.request.spec.sampler.needs
         if needs is not None and missing:
             share = missing / max(needs(self.sampler_state, missing), 1.0)
         if not surplus:
             return math.ceil(missing / share - waiting - 1e-9) - len(running)
+        satisfied = self.tally.satisfied - self.satisfied_at_round_start + waiting
+        rejected = len(self.rejected_lengths)
+        longer = (rejected - bisect_right(self.rejected_lengths, length) for length in running)
+        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in longer)
         still = missing - share * expected
         return math.ceil(still * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9)
 

@@ -253,7 +253,7 @@ class Scheduler:
         most = len(launches) + room
         new = Counter(launch.request for launch in launches)
 
-        def more(progress: RequestState, room: int, *, surplus: bool = True) -> list[Launch]:
+        def more(progress: RequestState, share: int, *, surplus: bool) -> list[Launch]:
             # If a request had enough attempts in flight, it still has, as these only grow. Skipping it here saves time,
             # because hundreds of requests may wait at each step.
             request = progress.request
@@ -263,16 +263,23 @@ class Scheduler:
                 return []
             coming: list[Launch] = []
             with caught(self._failed, request):
-                coming = progress.launches(room, lengths.get(request, []) + [0] * new[request], surplus=surplus)
+                running = lengths.get(request, []) + [0] * new[request]
+                coming = progress.launches(min(share, most - len(launches)), running, surplus=surplus)
             new[request] += len(coming)
             return coming
 
         under_way = [self._active[request] for request in source.numbers]
         under_way = [progress for progress in under_way if progress.ended is None]
-        share = max(1, room // max(1, len(under_way)))
-        for progress in under_way:
-            if len(launches) < most:
-                launches += more(progress, min(share, most - len(launches)), surplus=False)
+
+        def spread(share: int, *, surplus: bool) -> None:
+            for progress in under_way:
+                if len(launches) < most and progress.ended is None:
+                    launches.extend(more(progress, share, surplus=surplus))
+
+        def fair() -> int:
+            return max(1, (most - len(launches)) // max(1, len(under_way)))
+
+        spread(fair(), surplus=False)
         while (
             len(launches) < most
             and self._new is not False
@@ -280,11 +287,9 @@ class Scheduler:
             and (request := source.take()) is not None
         ):
             self._begin(request, source)
-            launches += more(self._active[request], most - len(launches), surplus=False)
-        for each in (max(1, (most - len(launches)) // max(1, len(under_way))), room):
-            for progress in under_way:
-                if len(launches) < most and progress.ended is None:
-                    launches += more(progress, min(each, most - len(launches)))
+            launches += more(self._active[request], room, surplus=False)
+        spread(fair(), surplus=True)
+        spread(room, surplus=True)
 
     def _begin(self, request: Request, source: RequestStream) -> None:
         """Begin a request. The results of a beam search are attempts that need no launch."""
