@@ -12,17 +12,16 @@ word are exact draws of g, and their share is Z. ``words`` draws 64 texts for ea
 ``qrs(target_tvd=0.1)`` and counts every attempt: of learning, of the pilot and of the texts. Its distances are
 estimates. ``costs`` computes the attempts that a text takes for a true distance of .1 and of .05, from the log-weights
 of the exact draws, for several shares of the model itself in each step. (``rare_learning.py`` varies other settings.)
-``paper`` gives the acceptance rate and KL(g‖g') of twists for the string of ``examples/paper/lexical.yaml``, to compare
-with training, and what they are where the word is written. ``written`` gives the attempts that a text takes where words
-are written, by the exact draws, and which way a call with ``Twisted()`` takes. The other commands measure twists by
-states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the word
+``paper`` gives KL(g‖q) at some acceptance rates of QRS, by states and where the word is written, for the string of
+``examples/paper/lexical.yaml``, to compare with training. ``written`` gives the attempts that a text takes where words
+are written, by the exact draws, and which way a call with ``Twisted()`` takes. ``words`` and ``costs`` measure twists
+by states. ``confirm`` draws texts of some words, by default the number that the bank has, and compares where the word
 stands, its neighbors and the length of the texts by two-sample tests. Files and lines that exist are kept, so a run
 that was stopped can be continued.
 """
 
 import argparse
 import dataclasses
-import itertools
 import json
 import re
 import time
@@ -58,7 +57,8 @@ SETTINGS: dict[str, Any] = {
     "max_new_tokens": TOKENS,
 }
 PAPER = 1000
-PAPER_RATE = 0.416
+RATES = (0.2, 0.416, 0.6, 0.8)
+"""Acceptance rates at which the distance is told; the second is the paper's."""
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` learns with, as when its table was measured."""
@@ -290,6 +290,14 @@ def learned_to_write(guarded: GuardedGenerator, seed: int) -> list[tuple[bool, s
     return decisions
 
 
+def learned_of(guarded: GuardedGenerator) -> TwistedConstraint:
+    """Return what a wrapper has learned."""
+    session = guarded.session
+    assert isinstance(session, LocalSession)
+    ((twisted, _),) = session._learned.values()
+    return twisted
+
+
 def measure_written(
     path: str, folder: Path, words: Sequence[str], out: Path, seed: int, learning: int | None = None
 ) -> None:
@@ -302,16 +310,15 @@ def measure_written(
         guarded = bank.guarded(Keyword(word), Twisted(attempts=learning))
         began = time.process_time()
         decisions = learned_to_write(guarded, seed)
-        session = guarded.session
-        assert isinstance(session, LocalSession)
-        ((twisted, _),) = session._learned.values()
+        exact, count = bank.exact(word, None)
+        twisted = learned_of(guarded)
         line = {
             "word": word,
             "seed": seed,
             "learning": twisted.spent.attempts,
             "taken": "written" if decisions and decisions[0][0] else "by states",
             "decision": twisted.decision,
-            "by exact draws": led_costs(guarded, *bank.exact(word, None), len(bank.rows), seed),
+            "by exact draws": costs_of(led_log_weights(guarded, exact, seed), count / len(bank.rows), seed),
             "cpu seconds": round(time.process_time() - began, 1),
         }
         written(out, line)
@@ -384,91 +391,50 @@ def led_log_weights(guarded: GuardedGenerator, exact: Sequence[Sequence[int]], s
     return np.array([attempts[0].log_weight for attempts in drawn], dtype=np.float64)
 
 
-def led_costs(
-    guarded: GuardedGenerator, exact: Sequence[Sequence[int]], count: int, texts: int, seed: int
-) -> dict[str, Any]:
-    """Return the attempts that a text takes for a TVD of .1 and of .05, and KL at the paper's rate, by exact draws.
+def costs_of(logs: np.ndarray[Any, Any], share: float, seed: int) -> dict[str, Any]:
+    """Return the attempts that a text takes for a TVD of .1 and of .05, and KL(g‖q) at some rates, by exact draws.
 
-    The intervals are of the draws; KL(g‖q) is that of paths and choices, which bounds that of texts. ``count`` of
-    ``texts`` texts of the model satisfy the rule.
+    The intervals are of the draws. Where words are written, KL is that of paths and choices, and bounds that of texts.
     """
-    logs, share, chance = led_log_weights(guarded, exact, seed), count / texts, np.random.default_rng(seed)
+    chance = np.random.default_rng(seed)
     again = [chance.choice(logs, len(logs)) for _ in range(200)]
-    costs = [attempts_a_text(some, share, DISTANCES[0]) for some in again]
-    kls = [kl_at(some, share, PAPER_RATE) for some in again]
+
+    def interval(values: Sequence[float]) -> list[float]:
+        return [round(float(end), 2) for end in np.quantile(values, (0.025, 0.975))]
+
     return {
         "Z": share,
-        "draws": len(exact),
-        f"KL at an acceptance rate of {PAPER_RATE}": round(kl_at(logs, share, PAPER_RATE), 2),
-        "interval of KL": [round(float(end), 2) for end in np.quantile(kls, (0.025, 0.975))],
+        "draws": len(logs),
+        "KL at acceptance rates": {
+            rate: [round(kl_at(logs, share, rate), 2), *interval([kl_at(some, share, rate) for some in again])]
+            for rate in RATES
+        },
         "attempts at .1 and .05": [round(attempts_a_text(logs, share, tvd), 1) for tvd in DISTANCES],
-        "interval at .1": [round(float(end), 1) for end in np.quantile(costs, (0.025, 0.975))],
+        "interval at .1": interval([attempts_a_text(some, share, DISTANCES[0]) for some in again]),
         "largest weights": [round(float(each), 1) for each in np.sort(np.exp(logs) / share)[-5:]],
     }
 
 
-def kl_with_interval(
-    logs: np.ndarray[Any, Any], passed: tuple[int, int], exact: tuple[int, int], seed: int
-) -> list[float]:
-    """Return KL(g‖g') in nats, with its 95 % interval by bootstrap.
-
-    g/g' = w AR / Z. Not AR / Z = E_g[1/w] from exact draws: texts that a' draws far too often are too rare among them.
-
-    Parameters
-    ----------
-    logs
-        The log-weights of exact draws.
-    passed, exact
-        How many attempts of a', and how many texts of the model, pass, and how many there were.
-    seed
-        The seed of the bootstrap.
-    """
-
-    def kl(some: np.ndarray[Any, Any], passing: float, satisfying: float) -> float:
-        return float(some.mean() + np.log(passing / passed[1]) - np.log(satisfying / exact[1]))
-
-    chance = np.random.default_rng(seed)
-
-    def again(count: int, of: int) -> int:
-        return max(1, int(chance.binomial(of, count / of)))
-
-    values = [kl(chance.choice(logs, len(logs)), again(*passed), again(*exact)) for _ in range(2_000)]
-    ends = np.quantile(values, (0.025, 0.975)).tolist()
-    return [round(value, 2) for value in (kl(logs, passed[0], exact[0]), *ends)]
-
-
 def measure_paper(path: str, folder: Path, out: Path, seed: int) -> None:
-    """Write a line for each setting that has none in the file: what 1 000 attempts give, those of learning included."""
+    """Write a line for each way that has none in the file: what twists have learned from 1 000 attempts at most."""
     bank = Bank.read(path, folder)
     every = [row for row, text in zip(bank.rows, bank.texts, strict=True) if "dragon" in text]
-    exact, share = [ended(row, bank.tokenizer.eos_token_id) for row in every[:MOST_EXACT]], len(every) / len(bank.rows)
+    exact, share = [ended(row, bank.tokenizer.eos_token_id) for row in every], len(every) / len(bank.rows)
     rule = Keyword("dragon", case_sensitive=True, whole_words=False)
-    finished = {(line["learning"], line.get("strength"), line.get("share of the model")) for line in lines_of(out)}
-    for setting in (*itertools.product((384,), (0.6, 0.8, 1.0), (0.0, 0.2, 0.6)), (768, 0.65, 0.2), (768, 0.65, 0.6)):
-        if setting in finished:
-            continue
-        learning, strength, own = setting
+    finished = {line["way"] for line in lines_of(out)}
+    if "by states" not in finished:
         guarded = bank.guarded(rule, Twisted())
-        with mock.patch(DEFAULTS, return_value=Defaults(strength, own, learning)):
-            twist = learned(guarded, seed)
-            passed = passing(guarded, PAPER - learning, seed)
+        twist = learned(guarded, seed)
         logs = log_weights(bank.model, twist, exact, bank.tokenizer.bos_token_id)
-        line = {
-            "learning": learning,
-            "strength": strength,
-            "share of the model": own,
-            "acceptance": round(passed[0] / passed[1], 3),
-            "KL(g||g')": kl_with_interval(logs, passed, (len(every), len(bank.rows)), seed),
-            "attempts at a TVD of .1": round(attempts_a_text(logs, share, 0.1), 1),
-            "exact draws": len(exact),
-        }
-        written(out, line)
-    if ("written", PAPER) not in {(line.get("way"), line["learning"]) for line in lines_of(out)}:
+        written(
+            out, {"way": "by states", "learning": learned_of(guarded).spent.attempts, **costs_of(logs, share, seed)}
+        )
+    if "written" not in finished:
         # Rounds with the word written are half as many again.
         guarded = bank.guarded(rule, Twisted(attempts=PAPER * 2 // 3))
         learned_to_write(guarded, seed)
-        costs = led_costs(guarded, exact, len(every), len(bank.rows), seed)
-        written(out, {"way": "written", "learning": PAPER, **costs})
+        costs = costs_of(led_log_weights(guarded, exact, seed), share, seed)
+        written(out, {"way": "written", "learning": learned_of(guarded).spent.attempts, **costs})
 
 
 def ended(row: Sequence[int], end: int) -> list[int]:

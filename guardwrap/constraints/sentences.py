@@ -99,17 +99,19 @@ BEFORE_NUMBER = frozenset(
 )
 """These are abbreviations only before a number. Otherwise they are words at the end of a sentence."""
 
-# A sentence ends at one of these with closing quotes or brackets, before white space, or at a line break. After those
-# of scripts without spaces, white space is not necessary. There, “ and ‘ only open quotes.
+# A sentence ends at one of these with closing quotes, brackets or emphasis, before white space, or at a line break.
+# After those of scripts without spaces, white space is not necessary. There, “ and ‘ only open quotes.
 _UNSPACED_ENDS = "。！？｡।॥។៕။።։"
 _ENDS = f".!?…‼⁇⁈⁉؟۔{_UNSPACED_ENDS}"
 _QUOTES = "\"'”’」』》〉»›"
 _UNSPACED_CLOSING = rf"{_QUOTES})\]）】〕］"
 _OPENING = "“‘«‹"  # which close quotations in German
+_EMPHASIS = "*_"  # of Markdown, which closes unless a letter follows
 _SPACE_WITHIN = "[ \u00a0\u202f]"  # French quotes have a space within them
 _CANDIDATE = regex.compile(
     rf"(?P<marks>(?<![{_ENDS}])[{_ENDS}]++|(?<=\p{{Greek}})[;\u037e])"
-    rf"(?P<closing>(?:[{_UNSPACED_CLOSING}{_OPENING}]|{_SPACE_WITHIN}[»›])*+)(?P<gap>\s*+)|(?<!\s)(?P<line>\s*\n\s*)"
+    rf"(?P<closing>(?:[{_UNSPACED_CLOSING}{_OPENING}]|{_SPACE_WITHIN}[»›]|[{_EMPHASIS}]++(?!\w))*+)(?P<gap>\s*+)"
+    r"|(?<!\s)(?P<line>\s*\n\s*)"
 )
 _WITHIN_RANGE = 1000
 """Characters before a » in which « is looked for."""
@@ -239,7 +241,7 @@ def _ends(text: str, start: int, match: regex.Match[str], end: int, following: i
     if end == following and (marks[-1] not in _UNSPACED_ENDS or text[following] in _ENDS):
         return False
     if marks == ".":
-        return closing != "" or not _is_abbreviated(text, start, match.start(), following)
+        return closing.strip(_EMPHASIS) != "" or not _is_abbreviated(text, start, match.start(), following)
     if marks in (";", "\u037e"):
         return True
     quoted = _QUOTED.search(closing) is not None
@@ -261,7 +263,7 @@ def _is_abbreviated(text: str, start: int, stop: int, following: int) -> bool:
     if before[-1:].isdecimal():
         return _is_within_date(text, before, following) or _LIST_NUMBER.search(before.lstrip()) is not None
     match = _WORD.search(before)
-    piece = "" if match is None else match.group()
+    piece = "" if match is None else match.group().lstrip(_EMPHASIS)
     word = piece.split()[-1] if piece.split() else ""
     compact = "".join(piece.split())
     tail = word.rpartition("-")[2]

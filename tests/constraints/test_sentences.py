@@ -115,6 +115,11 @@ def test_long_texts_take_linear_time() -> None:
             ["Ludwig XIV. kam.", "II. Akt.", "World War II.", "Then."],
         ),
         ("А. С. Пушкин, т. е. поэт. Да.", ["А. С. Пушкин, т. е. поэт.", "Да."]),
+        (
+            "**Why?** _Dr._ Ada, **etc.** and so on. 1. **Tea.** Hot.",
+            ["**Why?**", "_Dr._ Ada, **etc.** and so on.", "1. **Tea.**", "Hot."],
+        ),
+        ("**なぜ？** 次。**はい！**", ["**なぜ？**", "次。", "**はい！**"]),
     ],
 )
 def test_sentences(text, expected):
@@ -123,7 +128,7 @@ def test_sentences(text, expected):
 
 SENTENCE_PIECES = st.sampled_from(
     [
-        *".!?…。！？।؟\"'”“»«」 \u00a0\n",
+        *".!?…。！？।؟\"'”“»«」*_ \u00a0\n",
         "z.",
         "B.",
         "p.m.",
@@ -176,6 +181,6 @@ def test_settled_parts_stay(prefix, rest, on):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [" ", ".", '"', '."', "\t", "\r", "\n", "。", "」", "。」", "3. M", "« "])
+@pytest.mark.parametrize("run", [" ", ".", '"', '."', "\t", "\r", "\n", "。", "」", "。」", "3. M", "« ", "*", "!*"])
 def test_long_runs_take_linear_time(run):
     sentences(run * 200_000)

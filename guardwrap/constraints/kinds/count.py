@@ -163,7 +163,7 @@ _PICTURE = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)\p{Emoji_
 COUNTED_ENDS = {"statements": ".。｡।…۔", "questions": "?？؟", "exclamations": "!！"}
 """What the sentences end with that are counted."""
 
-AFTER_ENDS = "\"'”’“‘»«)]」』）】 \n\t"
+AFTER_ENDS = "\"'”’“‘»«)]」』）】*_ \n\t"
 """What may follow the last mark of a sentence."""
 
 _RULES: dict[str, _Rule] = {

@@ -30,7 +30,7 @@ EXAMPLES: dict[str, dict[str, int]] = {
     "conjunctions": {"And yet, so or band": 4},
     "stop_words": {"The cat didn’t see me": 3},
     "statements": {"One. Two? (Three.) Four! Mr. Five": 2, "机密。是吗？": 1},
-    "questions": {"One. Two? “Three?” Four! Five": 2, "机密。是吗？": 1, "لماذا؟": 1},
+    "questions": {"One. Two? “Three?” Four! Five": 2, "**Why?** No. _Who?_": 2, "机密。是吗？": 1, "لماذا؟": 1},
     "exclamations": {"One. Two? Three! ¡Four! Five": 2},
     "numbers": {"1,250.5 and 3-4, a5 or -7": 4, "2. Tea": 1},
     "bullets": {"* a\n- b\n  • c\n*d\n- ": 3},
