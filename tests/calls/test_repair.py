@@ -1,8 +1,10 @@
 """Repair turns: the law of their texts, what the model is shown, and what reports say."""
 
 import asyncio
+import json
 import random
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -354,7 +356,8 @@ def test_attempts_for_estimates_are_not_repaired() -> None:
     assert len(attempts) == 30
 
 
-def test_a_chat_that_outgrows_the_context_of_an_endpoint_ends_the_turns() -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_chat_that_outgrows_the_context_of_an_endpoint_ends_the_turns(refused: bool) -> None:
     """Which the server alone knows. Texts of other prompts come all the same."""
     world = table_world(3, letters="ab", max_new_tokens=5)
     server = Server(of_world(world))
@@ -363,7 +366,15 @@ def test_a_chat_that_outgrows_the_context_of_an_endpoint_ends_the_turns() -> Non
     def cut(prompt: str, chance: random.Random) -> Any:
         return (["b"], "length", 1) if len(prompt) > 1 else draw(prompt, chance)
 
-    server.text = cut
+    def refuse(asked: Mapping[str, Any]) -> list[bytes] | None:
+        body = json.dumps({"error": {"message": "too long", "param": "input_tokens"}}).encode()
+        head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        return [head.encode() + body] if len(asked["messages"]) > 1 else None
+
+    if refused:
+        server.raw = refuse
+    else:
+        server.text = cut
     repair = Repair(max_turns=3, message="{reasons}", otherwise="none")
     with server.running():
         guarded = GuardedGenerator(endpoint(server), Regex("^a", name="ab"), budget=ONE, on_exhausted=repair, seed=3)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from guardwrap.engine.endpoint.endpoint_law import EndpointLaw
 from guardwrap.engine.endpoint.request_faults import Broken, patience, retried
 from guardwrap.engine.endpoint.server import Endpoint, Line
-from guardwrap.errors import ContextExceeded, EndpointError
+from guardwrap.errors import ContextExceeded, EndpointError, UsageError
 from guardwrap.support.limits import is_text
 
 NO_IDS = (
@@ -190,7 +190,7 @@ async def stream_attempt(
     once = partial(_once, endpoint, line, law, seed, put)
     try:
         put(await retried(once, endpoint, line, law, lambda: put(AttemptRestarted())))
-    except (EndpointError, ContextExceeded) as error:
+    except (EndpointError, UsageError) as error:
         put(error)
     except Exception as error:  # any other error also ends the attempt, which someone waits for
         put(EndpointError(f"a request to {endpoint.base_url} failed ({type(error).__name__}); check the server's log"))

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guardwrap.errors import ContextExceeded, EndpointError, nearest
+from guardwrap.errors import ContextExceeded, EndpointError, UsageError, nearest
 from guardwrap.support.network import is_temporary
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ _MODELS = 1000
 """Maximum number of the server's models to search for the nearest name."""
 
 
+_TOO_LONG = ("context_length_exceeded", "input_tokens", "input_text", "exceed_context_size_error")
+"""What the servers of OpenAI, vLLM and llama.cpp name as the code, field or type of a prompt that is too long."""
+
+
 class Broken(Exception):  # never leaves the backend
     """A stream that ended before its text was complete."""
 
@@ -137,7 +141,7 @@ async def retried(
     for tries in itertools.count(1):
         try:
             return await once()
-        except ContextExceeded:
+        except UsageError:
             raise
         except Exception as error:
             fault = await request_fault(error, endpoint, line, law)
@@ -199,6 +203,10 @@ async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw)
     detail = detail.replace(line.secret, "***") if isinstance(detail, str) and line.secret is not None else detail
     detail = printable_line(detail, 300)
     detail = f": {detail}" if detail else ""
+    if error.code in _TOO_LONG or error.param in _TOO_LONG or error.type in _TOO_LONG:
+        raise ContextExceeded(
+            f"{where} rejects the request (HTTP {status}{detail}); shorten the prompt, or lower max_new_tokens"
+        )
     way_out = ""
     if status in (400, 422):
         way_out = _way_out(law)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from guardwrap.engine.endpoint.request_faults import CONNECT, http_client
@@ -240,6 +241,8 @@ class ServerLine(Line):
         """Send a request over HTTP."""
         client: Any = self.client
         create = (client.completions if route == "/completions" else client.chat.completions).create
+        if "messages" in fields:
+            fields = {**fields, "messages": [with_arguments(turn, _as_string) for turn in fields["messages"]]}
         with attached(traced):
             answer = await create(**fields, extra_body=extra, extra_headers=trace_headers(traced))
         if fields.get("stream") and "text/event-stream" not in answer.response.headers.get("content-type", ""):
@@ -260,6 +263,26 @@ class ServerLine(Line):
             await self.client.close()
         finally:
             await asyncio.sleep(_CLOSING)
+
+
+def with_arguments(turn: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a message of a chat whose calls have changed arguments.
+
+    Chat templates read them as objects, and OpenAI's protocol has strings.
+    """
+
+    def changed(call: Any) -> Any:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or "arguments" not in function:
+            return call
+        return {**call, "function": {**function, "arguments": change(function["arguments"])}}
+
+    calls = turn.get("tool_calls")
+    return {**turn, "tool_calls": [changed(call) for call in calls]} if isinstance(calls, list) else dict(turn)
+
+
+def _as_string(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def line_to(endpoint: Endpoint) -> Line:

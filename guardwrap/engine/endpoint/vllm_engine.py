@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import threading
 from collections.abc import AsyncGenerator, Mapping
@@ -15,8 +16,8 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from guardwrap.engine.endpoint.request_faults import printable_line
-from guardwrap.engine.endpoint.server import Endpoint, Line
-from guardwrap.errors import ContextExceeded, EndpointError, UsageError
+from guardwrap.engine.endpoint.server import Endpoint, Line, with_arguments
+from guardwrap.errors import ContextExceeded, EndpointError, GuardwrapError, UsageError
 
 _SEEDS = "the same seed may give other texts in other batches (if not, set VLLM_BATCH_INVARIANT=1 before vLLM starts)"
 _NAMED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty", "stop", "seed")
@@ -132,6 +133,8 @@ class EngineLine(Line):
         try:
             try:
                 self._add(name, fields, extra)
+            except GuardwrapError:
+                raise
             except Exception as error:  # before a text is drawn, so that the message cannot quote one
                 raise EndpointError(f"vLLM rejects the request: {printable_line(str(error), 300)}") from None
             if self._steps is None or self._steps.done():
@@ -141,9 +144,6 @@ class EngineLine(Line):
                 if isinstance(output, Exception):
                     raise EndpointError(f"vLLM failed ({type(output).__name__}); see its log") from None
                 (drawn,) = output.outputs
-                if not tokens:
-                    scored = "return_token_ids" in extra
-                    self.require_context(len(output.prompt_token_ids), fields["max_tokens"], scored=scored)
                 tokens += len(drawn.token_ids)
                 yield _chunk(output, drawn, tokens)
                 if output.finished:
@@ -169,19 +169,22 @@ class EngineLine(Line):
             changed = max(file.stat().st_mtime_ns for file in Path(fields["model"]).iterdir())
             label = f"{fields['model']} {changed}"  # vLLM caches adapters by their number
             adapter = LoRARequest(label, crc32(label.encode()) or 1, fields["model"])
+        ids = self._prompt_ids(fields, extra)
+        self.require_context(len(ids), fields["max_tokens"], scored="return_token_ids" in extra)
+        self._engine.add_request(name, {"prompt_token_ids": ids}, settings, lora_request=adapter)
+
+    def _prompt_ids(self, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> list[int]:
+        """Return the tokens of a request's prompt, as vLLM's server has them."""
         prompt: Any = fields.get("prompt")
-        options: dict[str, Any] = {}
         if prompt is None:
-            prompt = self._tokenizer.apply_chat_template(
-                fields["messages"],
+            text = self._tokenizer.apply_chat_template(
+                [_template_turn(turn) for turn in fields["messages"]],
                 add_generation_prompt=True,
                 tokenize=False,
                 **extra.get("chat_template_kwargs", {}),
             )
-            options = {"add_special_tokens": False}  # the template has written them
-        elif not isinstance(prompt, str):
-            prompt = {"prompt_token_ids": prompt}
-        self._engine.add_request(name, prompt, settings, lora_request=adapter, tokenization_kwargs=options)
+            return list(self._tokenizer.encode(text, add_special_tokens=False))  # the template has written them
+        return list(self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
     async def _step(self) -> None:
         while self._engine.has_unfinished_requests():
@@ -197,6 +200,23 @@ class EngineLine(Line):
                     if output.finished:
                         del self._outputs[output.request_id]
             await asyncio.sleep(0)  # requests are added and aborted now
+
+
+def _template_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as chat templates read it: with arguments of calls as objects, and one text for all parts."""
+
+    def read(arguments: Any) -> Any:
+        with suppress(ValueError):
+            return json.loads(arguments) if isinstance(arguments, str) else arguments
+        return arguments
+
+    content = turn.get("content")
+    if isinstance(content, list):
+        texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        if not all(isinstance(text, str) for text in texts):
+            raise UsageError("vLLM in this process takes only text; start `vllm serve` and wrap an Endpoint for images")
+        turn = {**turn, "content": "\n".join(texts)}
+    return with_arguments(turn, read)
 
 
 def _chunk(output: Any, drawn: Any, tokens: int) -> Any:

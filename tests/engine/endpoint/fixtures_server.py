@@ -160,6 +160,9 @@ class Server:
             return _plain(writer, 404, {}, _error(f"The model `{asked['model']}` does not exist."))
         if self.strict and asked.keys() & {"top_k", "min_p", "repetition_penalty"}:
             return _plain(writer, 400, {}, _error("Unrecognized request argument supplied: top_k"))
+        calls = [call for turn in asked.get("messages", ()) for call in turn.get("tool_calls", ())]
+        if not all(isinstance(call["function"]["arguments"], str) for call in calls):
+            return _plain(writer, 400, {}, _error("function.arguments: Input should be a valid string"))
         if self.refusals:
             return _plain(writer, *self.refusals.pop(0))
         if self._chance.random() < self.fails:

@@ -143,6 +143,21 @@ def test_another_prompt_is_a_proposal(server):
     assert [way.sampler for way in plan.ways] == ["rejection", "rejection"]
 
 
+@pytest.mark.parametrize("arguments", [{"city": "Köln"}, '{"city": "Köln"}'])
+def test_calls_in_a_chat_are_sent_as_the_protocol_has_them(server, arguments):
+    """Frameworks give arguments as chat templates read them; servers refuse objects."""
+    function = {"name": "weather", "arguments": arguments}
+    chat = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "a"},
+    ]
+    guarded = GuardedGenerator(endpoint(server), Regex(""), seed=1)
+    assert guarded([chat], temperature=1.0, max_new_tokens=5)
+    assert server.seen[-1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Köln"}'
+    assert function["arguments"] == arguments
+
+
 def test_tokens_are_the_servers_or_pieces(server):
     """The end-of-sequence token is not sent as a piece."""
     none = Regex("")

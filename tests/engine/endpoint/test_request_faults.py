@@ -279,6 +279,22 @@ def test_a_text_that_the_context_cuts_is_no_text_of_the_limit(server):
     assert guarded("a", temperature=1.0, max_new_tokens=2)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"code": "context_length_exceeded", "type": "invalid_request_error"},
+        {"code": 400, "type": "BadRequestError", "param": "input_tokens"},
+        {"code": 400, "type": "exceed_context_size_error", "n_ctx": 4096},
+    ],
+)
+def test_a_prompt_that_is_too_long_for_a_server(server, said):
+    server.refusals = [(400, {}, {"error": {"message": "Too long.", **said}})]
+    with pytest.raises(
+        ContextExceeded, match=r"\(HTTP 400: Too long\.\); shorten the prompt, or lower max_new_tokens$"
+    ):
+        drawn(endpoint(server))
+
+
 def test_an_error_ends_its_request_and_keeps_what_there_is(server):
     server.refusals = [(400, {}, BUSY)]
     guarded = GuardedGenerator(endpoint(server), Regex(""), seed=1, batch_size=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Masked, Prompt, Regex, ToolCalls
+from guardwrap import Budget, GuardedGenerator, Masked, Prompt, Regex, Repair, ToolCalls
 from guardwrap.engine.endpoint.vllm_engine import EngineEndpoint, endpoint_of
 from guardwrap.errors import ContextExceeded, EndpointError, UsageError
 from guardwrap.testing import goodness_of_fit
@@ -39,13 +39,13 @@ class Engine:
         self.broken = False
 
     def add_request(self, name: str, prompt: Any, settings: Any, **options: Any) -> None:
-        if prompt == "too long":
-            raise ValueError("The prompt is too long.\n")
-        ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else [ord(letter) for letter in prompt]
+        ids = prompt["prompt_token_ids"]
+        if not ids:
+            raise ValueError("The prompt is empty.\n")
         if len(ids) >= self.model_config.max_model_len:
             raise ValueError("The prompt fills the context.")
         self.prompts[name] = ids, settings
-        self.added.append({"prompt": prompt, "settings": vars(settings), **options})
+        self.added.append({"prompt": "".join(map(chr, ids)), "settings": vars(settings), **options})
         (text,) = random.Random(getattr(settings, "seed", None)).choices([*self.law], [*self.law.values()])
         self.running[name] = text, 0
 
@@ -87,6 +87,16 @@ class Engine:
         return outputs
 
 
+class Tokenizer:
+    """Each character is a token, after a mark of the beginning if there is one."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [*([ord("^")] if add_special_tokens and "^" in text else []), *map(ord, text)]
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> str:
+        return json.dumps([messages, options])
+
+
 class LLM:
     """What the engine is wrapped in."""
 
@@ -94,7 +104,7 @@ class LLM:
         self.llm_engine = Engine(**config)
 
     def get_tokenizer(self) -> Any:
-        return SimpleNamespace(apply_chat_template=lambda messages, **options: json.dumps([messages, options]))
+        return Tokenizer()
 
 
 LLM.__module__ = "vllm.entrypoints.llm"
@@ -151,7 +161,6 @@ def test_what_the_engine_is_asked() -> None:
     chat, text = llm.llm_engine.added[0], llm.llm_engine.added[-1]
     options = {"add_generation_prompt": True, "tokenize": False, "thinking": False}
     assert json.loads(chat["prompt"]) == [[{"role": "user", "content": "hi"}], options]
-    assert (chat["tokenization_kwargs"], text["tokenization_kwargs"]) == ({"add_special_tokens": False}, {})
     assert text["prompt"] == "hi"
     asked = text["settings"]
     assert isinstance(asked.pop("seed"), int)
@@ -204,6 +213,49 @@ def test_texts_that_may_outgrow_the_context_are_refused() -> None:
     assert is_idle(llm)
 
 
+def test_a_prompt_without_room_is_refused_before_the_engine_has_it() -> None:
+    guarded = GuardedGenerator(LLM(max_model_len=8), Regex(""), seed=1)
+    with pytest.raises(ContextExceeded, match="the prompt has 8 tokens and the model's context 8; shorten the prompt"):
+        guarded("abcdefgh", max_new_tokens=1)
+
+
+def test_repair_turns_without_room_lose_no_texts() -> None:
+    guarded = GuardedGenerator(
+        LLM(max_model_len=200), Regex("d"), seed=1, budget=Budget(max_attempts=1), on_exhausted=Repair(otherwise="none")
+    )
+    outcomes = guarded.run([[{"role": "user", "content": "hi" * 10}]] * 8, max_new_tokens=4)
+    assert {len(outcome.texts) for outcome in outcomes} == {0, 1}
+
+
+def test_only_the_template_writes_special_tokens_of_chats() -> None:
+    llm = LLM()
+    guarded = GuardedGenerator(llm, Regex(""), seed=1)
+    guarded([[{"role": "user", "content": "^hi"}]])
+    guarded("^hi")
+    chat, text = (added["prompt"] for added in llm.llm_engine.added)
+    assert (chat[:2], text) == ("[[", "^^hi")
+
+
+def test_chats_reach_the_template_as_those_of_a_server_do() -> None:
+    llm = LLM()
+    guarded = GuardedGenerator(llm, Regex(""), seed=1)
+    function = {"name": "f", "arguments": '{"city": "Paris"}'}
+    chat = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+    ]
+    guarded([chat])
+    (user, assistant, _), _ = json.loads(llm.llm_engine.added[0]["prompt"])
+    assert user == {"role": "user", "content": "a\nb"}
+    assert assistant["tool_calls"][0]["function"]["arguments"] == {"city": "Paris"}
+    assert function["arguments"] == '{"city": "Paris"}'
+    image = [{"type": "image_url", "image_url": {"url": "x"}}]
+    with pytest.raises(UsageError, match=r"takes only text; start `vllm serve`"):
+        guarded([[{"role": "user", "content": image}]])
+    assert is_idle(llm)
+
+
 @pytest.mark.parametrize("template", ["{prompt}", lambda prompt: prompt[-1]])
 def test_texts_that_are_scored_need_room_for_a_token(template: Any) -> None:
     """vLLM scores a text as a prompt. A prompt of the proposal may be shorter than that of the model."""
@@ -221,8 +273,8 @@ def test_texts_that_are_scored_need_room_for_a_token(template: Any) -> None:
 def test_faults_are_named_and_leave_no_request() -> None:
     llm = LLM()
     guarded = GuardedGenerator(llm, Regex("a"), seed=1)
-    with pytest.raises(EndpointError, match=r"vLLM rejects the request: The prompt is too long\.$"):
-        guarded("too long")
+    with pytest.raises(EndpointError, match=r"vLLM rejects the request: The prompt is empty\.$"):
+        guarded.run([""])
     llm.llm_engine.broken = True
     with pytest.raises(EndpointError, match=r"vLLM failed \(RuntimeError\); see its log$"):
         guarded("p")
