@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -289,9 +290,19 @@ def fresh_cache(model: Any) -> DynamicCache:
 
 logger = logging.getLogger("guardwrap")
 
+_ROOM_AGAIN = 0.01
+"""Seconds until a single attempt looks for room again."""
+
+
+class RoomTaken(torch.OutOfMemoryError):  # never leaves the engine
+    """Others have all of the memory, and give it back when their texts end."""
+
 
 def halved(size: int, error: torch.OutOfMemoryError) -> int:
     """Return half the number of concurrent attempts, after memory ran out."""
+    if size == 1 and isinstance(error, RoomTaken):
+        time.sleep(_ROOM_AGAIN)
+        return size
     if size == 1:
         raise ModelError("out of memory with one attempt at a time; shorten the prompt or max_new_tokens") from error
     logger.warning("out of memory: continuing with at most %d attempts at once", size // 2)

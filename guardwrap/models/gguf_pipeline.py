@@ -35,7 +35,14 @@ def gguf_pipeline(generator: Any, tokenizer: Any) -> TextGenerationPipeline:
     model = LlamaCppModel(llm)
     if tokenizer is None:
         tokenizer = _tokenizer_of(llm)
+    elif isinstance(tokenizer, str):
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    elif not callable(getattr(tokenizer, "decode", None)):
+        raise UsageError(
+            f"tokenizer={tokenizer!r} is not a tokenizer; load one with AutoTokenizer.from_pretrained(...)"
+        )
     _require_same_tokens(llm, tokenizer)
+    _warn_of_beginning(llm, tokenizer)
     return TextGenerationPipeline(model=model, tokenizer=tokenizer, task="text-generation", batch_size=ROWS)
 
 
@@ -67,6 +74,17 @@ def _tokenizer_of(llm: Any) -> Any:
             logger.warning(words, path.name, way_out)
             break
     return tokenizer
+
+
+def _warn_of_beginning(llm: Any, tokenizer: Any) -> None:
+    """Warn if one of the two begins prompts with a token that the other one leaves out."""
+    bos = tokenizer.bos_token_id
+    ours, theirs = (ids[:1] == [bos] for ids in (tokenizer("a")["input_ids"], llm.tokenize(b"a")))
+    if bos is not None and ours != theirs:
+        words = (
+            "prompts that are strings %s %r here, and %s in llama.cpp; if that is wrong, set tokenizer.add_bos_token"
+        )
+        logger.warning(words, "begin with" if ours else "lack", tokenizer.bos_token, "lack it" if ours else "have it")
 
 
 def _require_same_tokens(llm: Any, tokenizer: Any) -> None:

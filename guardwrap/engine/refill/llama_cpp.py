@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, NamedTuple, NoReturn
@@ -26,11 +27,15 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutput
 
+from guardwrap.engine.forward_passes import RoomTaken
 from guardwrap.engine.scheduling.backend import Ids
 from guardwrap.errors import ContextExceeded, ModelError, UsageError
 
 ROWS = 8
 """The default of ``batch_size``: more rows are hardly faster on a CPU, and each takes the memory of a whole text."""
+
+_TESTED = 64
+"""The most tokens of a text by which ``select_rows`` tests the model."""
 
 _AT_ONCE = 63
 """The most tokens in one pass: from 64 tokens of a sequence on, flash attention on a CPU rounds in another way."""
@@ -48,14 +53,14 @@ class Part(NamedTuple):
 class Context:
     """A context of llama.cpp for a number of sequences, made with the parameters of a ``Llama``."""
 
-    def __init__(self, llm: Any, count: int) -> None:
+    def __init__(self, llm: Any, count: int, length: int) -> None:
         import llama_cpp
 
         self.count = count
         self._library = llama_cpp
         self._vocabulary = llm.n_vocab()
         parameters = type(llm.context_params).from_buffer_copy(llm.context_params)
-        parameters.n_ctx = llm.n_ctx() * count
+        parameters.n_ctx = length * count
         parameters.n_seq_max = count
         parameters.n_batch = parameters.n_ubatch = _AT_ONCE
         parameters.kv_unified = False
@@ -64,7 +69,7 @@ class Context:
         self._context = llama_cpp.llama_init_from_model(llm.model, parameters)
         if not self._context:
             raise ModelError(
-                f"llama.cpp cannot make a context for {count} texts of {llm.n_ctx()} tokens; pass a smaller n_ctx to "
+                f"llama.cpp cannot make a context for {count} texts of {length} tokens; pass a smaller n_ctx to "
                 "Llama, or a smaller batch_size"
             )
         self._memory = llama_cpp.llama_get_memory(self._context)
@@ -148,7 +153,7 @@ class Texts:
         if not self._free and len(self._ended) > 1:
             self._drop(self._ended.popitem(last=False)[0])  # not the last one, from which the new text may start
         if not self._free:
-            raise torch.OutOfMemoryError("all sequences of llama.cpp are in use")
+            raise RoomTaken("all sequences of llama.cpp are in use")
         place = min(self._free)
         self._free.remove(place)
         lowest = min(self._ended, key=lambda text: text.sequence, default=None)
@@ -241,19 +246,31 @@ class LlamaCppModel(PreTrainedModel, GenerationMixin):
         self.eval()
         self._llm = llm
         self._texts: Texts | None = None
+        self._tested = False  # whether rows are made to test them
         self._reserving = RLock()
 
     def reserve(self, rows: int) -> Texts:
         """Return the model's texts, with room for a number of rows, and for others that ended or are scored.
 
-        Batches of the model share this room. One that finds it full raises OutOfMemoryError, and draws fewer at once.
+        Batches of the model share this room. One that finds it full raises RoomTaken, and draws fewer at once.
         """
         with self._reserving:
+            rows, length = (ROWS, _TESTED) if self._tested else (rows, self.config.max_position_embeddings)
             count = rows + rows // 4 + 4
             if self._texts is None or self._texts.context.count < count:
                 self._texts = None  # its memory is freed first, unless it is in use
-                self._texts = Texts(Context(self._llm, count))
+                self._texts = Texts(Context(self._llm, count, length))
             return self._texts
+
+    @contextmanager
+    def tested(self) -> Iterator[None]:
+        """Return a context in which rows are short, so that a test does not take the memory of long texts."""
+        with self._reserving:
+            self._texts, self._tested = None, True
+            try:
+                yield
+            finally:
+                self._texts, self._tested = None, False
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, logits_to_keep: int = 0, **_: Any
@@ -263,7 +280,7 @@ class LlamaCppModel(PreTrainedModel, GenerationMixin):
         first = length - (logits_to_keep or length)
         seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         logits = torch.zeros(rows, length - first, self.config.vocab_size)
-        texts = self.reserve(ROWS)
+        texts = self.reserve(1)
         for row, ids in enumerate(input_ids):
             (columns,) = seen[row].nonzero(as_tuple=True)
             kept = columns[columns >= first]
@@ -320,7 +337,7 @@ class LlamaRows:
     shares = True
 
     def __init__(self, model: LlamaCppModel) -> None:
-        self._texts = model.reserve(ROWS)
+        self._texts = model.reserve(1)
         self._rows: list[Text] = []
         weakref.finalize(self, _end, self._texts, self._rows)
 

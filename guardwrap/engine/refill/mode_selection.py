@@ -57,7 +57,8 @@ def select_rows(model: Any, *, separate: bool = False) -> type[Rows]:
         kinds: tuple[type[Rows], ...] = (Separate, SeparatePlain) if separate else (Slots, Wave, Plain)
         if isinstance(model, LlamaCppModel):
             kinds = (SeparatePlain,) if separate else (LlamaRows, Plain)
-        results[key] = kind, reason = _tested(model, *kinds)
+        with model.tested() if isinstance(model, LlamaCppModel) else nullcontext():
+            results[key] = kind, reason = _tested(model, *kinds)
         if reason is not None and not separate:
             words = "%s is drawn in the slower mode %r, which takes about %g times as long: %s (see `guardwrap doctor`)"
             logger.warning(words, type(model).__name__, kind.name, SLOWER[kind.name], reason)

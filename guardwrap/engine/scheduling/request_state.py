@@ -215,6 +215,8 @@ class RequestState:
             # Attempts in flight still count; with a deadline, only those that end in time.
             self.ended = None if self.order.under_way else spent
             return []
+        # Seconds that pass are spent: fewer attempts at once would find fewer texts in them.
+        surplus = surplus or self.request.spec.budget.max_seconds is not None
         count = min(room, self._needed(running, surplus=surplus))
         if law.mode == "greedy":
             count = min(count, 1 - self.order.launched)

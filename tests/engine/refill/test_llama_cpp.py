@@ -4,6 +4,7 @@ import copy
 import gc
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 
 from guardwrap import Budget, GuardedGenerator, Length, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints import Python
+from guardwrap.engine.forward_passes import RoomTaken
 from guardwrap.engine.refill import llama_cpp
 from guardwrap.engine.refill.llama_cpp import Context, LlamaRows, Texts
 from guardwrap.engine.refill.mode_selection import select_rows
@@ -34,6 +36,7 @@ class Llama:
         self.model = SimpleNamespace(ends=[world.tokenizer.eos_token_id], recurrent=False, encoder=False, layers=2)
         self.context_params = SimpleNamespace(embeddings=False)
         self.lora_path = None
+        self.begins: list[int] = []
         self.model_path = "tiny.gguf"
         for name, value in changes.items():
             setattr(self.model if hasattr(self.model, name) else self, name, value)
@@ -43,6 +46,9 @@ class Llama:
 
     def n_ctx(self) -> int:
         return ROOM
+
+    def tokenize(self, text: bytes) -> list[int]:
+        return [*self.begins, *self.world.tokenizer(text.decode(), add_special_tokens=False)["input_ids"]]
 
     def detokenize(self, ids: list[int], special: bool) -> bytes:
         assert special
@@ -66,8 +72,8 @@ LIBRARY = SimpleNamespace(
 class Sequences(Context):
     """Sequences of tokens, whose logits a torch model computes from the beginning."""
 
-    def __init__(self, llm: Llama, count: int) -> None:
-        self.count = count
+    def __init__(self, llm: Llama, count: int, length: int) -> None:
+        self.count, self.length = count, length
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         self.computed = 0
         self._world, self._known = llm.world, llm.known
@@ -78,7 +84,7 @@ class Sequences(Context):
         for sequence, start, ids, kept in parts:
             tokens = self.tokens[sequence]
             assert start == len(tokens)
-            assert len(tokens) + len(ids) <= ROOM
+            assert len(tokens) + len(ids) <= self.length
             assert ids
             tokens += ids
             self.computed += len(ids)
@@ -228,7 +234,7 @@ def test_more_attempts_than_room_run_one_after_the_other(small, caplog):
     rule = ~Regex("ab")
     (right,) = wrapped(small, rule, seed=1, batch_size=3).run("a", num_return_sequences=30, max_new_tokens=9)
     guarded = wrapped(small, rule, seed=1, batch_size=60)
-    fixed = Texts(Sequences(Llama(small), 12))
+    fixed = Texts(Sequences(Llama(small), 12, ROOM))
     guarded.model.reserve = lambda rows: fixed
     (outcome,) = guarded.run("a", num_return_sequences=30, max_new_tokens=9)
     assert outcome.texts == right.texts
@@ -255,6 +261,45 @@ def test_a_batch_continues_with_fewer_rows_when_another_one_takes_its_sequences(
     (outcome,) = guarded.run("a", constraints=Python(judge), **options)
     assert outcome.texts == right.texts
     assert "out of memory: continuing with at most" in caplog.text
+
+
+@pytest.mark.parametrize("size", [1, 8, 20])
+def test_the_room_is_that_of_the_batch_size(small, size):
+    guarded = wrapped(small, Length(min=0), batch_size=size)
+    assert guarded.model._texts is None  # what tested the model
+    guarded.run("a", num_return_sequences=5, **SETTINGS)
+    context = guarded.model.reserve(1).context
+    assert (context.count, context.length) == (size + size // 4 + 4, ROOM)
+
+
+def test_one_attempt_waits_for_others_that_have_all_the_room(small):
+    guarded = wrapped(small, Length(min=0), batch_size=1)
+    guarded.run("a", **SETTINGS)
+    other = LlamaRows(guarded.model)
+    taken = 0
+    with suppress(RoomTaken):
+        while True:
+            other.add([(1, 2)])
+            taken += 1
+    assert taken > 2
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(guarded.run, "a", **SETTINGS)
+        with pytest.raises(TimeoutError):
+            call.result(timeout=0.5)
+        other.keep([])
+        (outcome,) = call.result(timeout=30)
+    assert len(outcome.texts) == 1
+
+
+def test_negative_control_other_memory_is_not_waited_for(small, monkeypatch):
+    guarded = wrapped(small, Length(min=0), batch_size=1)
+    monkeypatch.setattr(llama_cpp, "RoomTaken", torch.OutOfMemoryError)
+    other = LlamaRows(guarded.model)
+    with suppress(torch.OutOfMemoryError):
+        while True:
+            other.add([(1, 2)])
+    with pytest.raises(ModelError, match="out of memory with one attempt at a time"):
+        guarded.run("a", **SETTINGS)
 
 
 def test_a_padded_batch_is_computed_text_by_text(small):
@@ -303,6 +348,22 @@ def test_a_tokenizer_of_another_model_is_refused(small):
     other = llama_world(letters="xyz").tokenizer
     with pytest.raises(UsageError, match="not that of the GGUF file"):
         GuardedGenerator(Llama(small), Length(min=0), tokenizer=other)
+
+
+@pytest.mark.parametrize("tokenizer", [3, object()])
+def test_what_is_no_tokenizer_is_refused(small, tokenizer):
+    with pytest.raises(UsageError, match=r"is not a tokenizer; load one with AutoTokenizer\.from_pretrained"):
+        GuardedGenerator(Llama(small), Length(min=0), tokenizer=tokenizer)
+
+
+def test_a_beginning_that_only_one_of_both_writes_is_named(small, caplog):
+    """Llama 3's files lack the flag by which transformers writes it, and llama.cpp writes it all the same."""
+    small.tokenizer.add_special_tokens({"bos_token": "b"})
+    wrapped(small, Length(min=0))
+    assert "prompts that are strings" not in caplog.text
+    llm = Llama(small, begins=[small.tokenizer.bos_token_id])
+    GuardedGenerator(llm, Length(min=0), tokenizer=small.tokenizer)
+    assert "prompts that are strings lack 'b' here, and have it in llama.cpp" in caplog.text
 
 
 def test_a_file_needs_the_library(monkeypatch, tmp_path):
