@@ -367,14 +367,16 @@ def test_while_others_wait_no_attempt_is_surplus(monkeypatch: pytest.MonkeyPatch
     """Negative control: attempts by what is expected, of which more than one in ten is not needed."""
     law = random_law(0, count=5)
 
-    def drawn() -> tuple[float, list[list[str]]]:
-        outcomes = served([request_of(i, law) for i in range(60)], size=16)
+    def drawn(**limits: Any) -> tuple[float, list[list[str]]]:
+        outcomes = served([request_of(i, law, **limits) for i in range(60)], size=16)
         usages = [outcome.report.usage for outcome in outcomes]
         surplus = sum(usage.surplus_attempts for usage in usages)
         return surplus / sum(usage.attempts for usage in usages), [[*outcome.texts] for outcome in outcomes]
 
     share, texts = drawn()
     assert share < 0.03, "only the last requests have nobody waiting behind them"
+    timed, _ = drawn(budget=Budget(max_attempts=None, max_seconds=1000.0))
+    assert timed > 0.1, "fewer attempts at once would find fewer texts in the seconds of a request"
     right = request_state.RequestState._needed
     monkeypatch.setattr(
         request_state.RequestState, "_needed", lambda self, running, *, surplus: right(self, running, surplus=True)
