@@ -1,6 +1,7 @@
 """What rare rules of several kinds cost with a twist, beside rejection, a mask and a hint.
 
     python benchmarks/rare_kinds.py --out benchmarks/results/rare-kinds.jsonl [--attempts 256] [--rules array/bullets]
+    python benchmarks/rare_kinds.py --out benchmarks/results/rare-pair.jsonl --model PATH --rules "dragon and castle"
     python benchmarks/rare_kinds.py --out benchmarks/results/rare-kinds.jsonl --table
 
 For each rule and temperature, attempts of the embedded model are drawn from the model itself, from ``Masked()``, from a
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers import pipeline
 
 from guardwrap import (
     Constraint,
@@ -83,6 +85,12 @@ TASKS = {
         40,
         "{prompt} It contains the words fog and lantern.",
     ),
+    "dragon and castle": Task(
+        "Once upon a time",
+        Keyword(["dragon", "castle"], match="all"),
+        40,
+        "A story about a dragon and a castle. <s> {prompt}",
+    ),
     "phrase": Task(
         asked("Describe a garden at night in one sentence."),
         Keyword("under the stars"),
@@ -124,7 +132,7 @@ def figures(guarded: GuardedGenerator, prompt: Any, count: int, options: dict[st
     }
 
 
-def measured(name: str, temperature: float, count: int, seed: int) -> dict[str, Any]:
+def measured(model: str, name: str, temperature: float, count: int, seed: int) -> dict[str, Any]:
     """Return the line of a rule at a temperature."""
     prompt, rule, tokens, hint = TASKS[name]
     options: dict[str, Any] = {
@@ -136,8 +144,9 @@ def measured(name: str, temperature: float, count: int, seed: int) -> dict[str, 
     }
     line: dict[str, Any] = {"rule": name, "temperature": temperature, "tokens": tokens, "seed": seed}
     proposals = {"rejection": None, "mask": Masked(), "hint": Prompt(hint), "twist": Twisted()}
+    generator: Any = model if model == "local" else pipeline("text-generation", model, dtype=torch.float32)
     for way, proposal in proposals.items():
-        guarded = GuardedGenerator("local", rule, proposal=proposal, batch_size=32)
+        guarded = GuardedGenerator(generator, rule, proposal=proposal, batch_size=32)
         began = time.process_time()
         guarded.attempts([prompt], 1, **options)  # reads the vocabulary, and learns
         if proposal == Twisted():
@@ -181,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rules", default="/".join(TASKS), help="names, with a slash between them")
     parser.add_argument("--attempts", type=int, default=256)
     parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--model", default="local", help="another model than the embedded one, in float32")
     parser.add_argument("--table", action="store_true", help="write the table of the lines that there are")
     options = parser.parse_args()
     lines = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
@@ -193,7 +203,7 @@ def main() -> None:
         for temperature in TEMPERATURES:
             if (name, temperature) in finished:
                 continue
-            line = measured(name, temperature, options.attempts, options.seed)
+            line = measured(options.model, name, temperature, options.attempts, options.seed)
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             print(json.dumps(line, indent=1), flush=True)

@@ -39,7 +39,7 @@ from guardwrap.outcomes import Draw
 from guardwrap.support.threads import cached_property
 from guardwrap.twists.progress_of import automaton_of
 from guardwrap.twists.state_values import TokenStates, Values
-from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, compact, step_of
+from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, step_of
 
 MODEL_SHARE = 0.5
 """The share of the model itself in the mixture, so that no beginning has a weight above 1/``MODEL_SHARE``."""
@@ -412,14 +412,12 @@ class Hits:
             if self.records:
                 worths[number, column] += math.exp(log_first + log_rest)
         if self.records:
-            weight_of = partial(_log_weight, path.mixture, compact(posterior))
+            weight_of = partial(_log_weight, path.mixture, tuple(posterior.tolist()))
             step = step_of(self.records[0].kept, tokens, log_probabilities, factors, worths.sum(axis=0), weight_of)
             for records, its in zip(self.records, worths, strict=True):
                 leaps = np.flatnonzero(its)
                 its_tokens = leaps if tokens is None else tokens[leaps]
-                records.steps[tuple(token_ids)] = replace(
-                    step, leaps=compact(its_tokens.astype(np.int32)), worths=compact(its[leaps])
-                )
+                records.steps[tuple(token_ids)] = replace(step, leaps=its_tokens.astype(np.int32), worths=its[leaps])
         return factors
 
     def _step(self, states: tuple[int, ...], begins: bool, token: int) -> tuple[tuple[int, ...], bool]:
@@ -475,7 +473,7 @@ class Hits:
         return end == len(ids) - edged and tuple(ids[place.before : end]) == spelling
 
 
-def _log_weight(mixture: Mixture, posterior: Values, token: int) -> float:
+def _log_weight(mixture: Mixture, posterior: tuple[float, ...], token: int) -> float:
     """Return log a(x)/a'(x) in nats of a token x of a path."""
     return -float(np.log(posterior @ mixture.gains[:, token]))
 

@@ -223,7 +223,7 @@ def _kept(program: Program, name: str, language: str) -> CountedMatch:
 
 
 _MARKS = r"[.!?…‼⁇⁈⁉؟]"
-_CLOSING = r"[\"'”’」』》〉»›)\]]"
+_CLOSING = r"[\"'”’」』》〉»›)\]*_]"
 _ABBREVIATED = r"(?<!\w)(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|e\.g|i\.e|cf)\.(?=\s)"
 _AT_MARK = "|".join(
     (

@@ -66,6 +66,13 @@ class Step:
     worths: Values
     log_weight: Callable[[int], float]  # returns log a(x)/a'(x) in nats of a next token x
 
+    def __post_init__(self) -> None:
+        # In Python's memory for small objects: between arrays of a whole vocabulary, what is kept leaves gaps that are
+        # too small for the next ones, and 768 attempts by a story model took 3.7 GB.
+        for name in ("tokens", "logs", "leaps", "worths"):
+            values = getattr(self, name)
+            object.__setattr__(self, name, np.frombuffer(values.tobytes(), values.dtype))
+
 
 @dataclass(eq=False)
 class StepRecords:
@@ -116,18 +123,7 @@ def step_of(
     worths = worths[leaps]
     if tokens is not None:
         columns, leaps = tokens[columns], tokens[leaps]
-    return Step(
-        compact(columns.astype(np.int32)), compact(logs), compact(leaps.astype(np.int32)), compact(worths), log_weight
-    )
-
-
-def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy, read-only, in Python's memory for small objects.
-
-    What is kept of each step must not lie between arrays of a whole vocabulary, as the gaps that these leave are then
-    too small for the next ones: 768 attempts by a story model took 3.7 GB.
-    """
-    return np.frombuffer(values.tobytes(), values.dtype).reshape(values.shape)
+    return Step(columns.astype(np.int32), logs, leaps.astype(np.int32), worths, log_weight)
 
 
 @dataclass(frozen=True)

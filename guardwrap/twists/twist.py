@@ -133,9 +133,11 @@ class Twist:
         left = min(max(self.most - len(token_ids), 1), len(self.log_values) - 1)
         now, ahead = self.log_values[left][state], self.log_values[left - 1][after]
         ahead[ends] = self._ending(state)
-        by_states = self._by_states(ahead, now)
+        by_states: Values = np.maximum(self.strength * (ahead - now), FLOOR)
         tilted = now < _LOG_LIKELY and (self.tilt is not None or self.records is not None)
-        tilts = self._tilts(tokens, len(ahead)) if tilted else np.zeros(len(ahead))
+        tilts = np.zeros(len(ahead))
+        if tilted and self.tilt is not None:  # e_x · v of each column
+            tilts = self.tilt[: len(ahead)] if tokens is None else self.tilt[tokens]
         factors: Values = by_states + tilts
         log_sum = 0.0
         if self.model_share:
@@ -171,19 +173,10 @@ class Twist:
         """Return log ψ after the end of a text in a state."""
         return 0.0 if self.states.automaton.ended[state] else LOG_DEAD
 
-    def _by_states(self, ahead: Values, now: float) -> Values:
-        return np.maximum(self.strength * (ahead - now), FLOOR)
-
     def _mixed(self, factors: Values, log_sum: float) -> Values:
         """Return the factors with the model's share; ``log_sum`` is log Σ a φ."""
         mixed: Values = np.log(self.model_share + (1 - self.model_share) * np.exp(factors - log_sum))
         return mixed
-
-    def _tilts(self, tokens: npt.NDArray[np.int64] | None, columns: int) -> Values:
-        """Return e_x · v of each column, ``[columns]``."""
-        if self.tilt is None:
-            return np.zeros(columns)
-        return self.tilt[:columns] if tokens is None else self.tilt[tokens]
 
     def _log_weight(self, state: int, begins: bool, left: int, log_sum: float, log_norm: float, token: int) -> float:
         """Return log a(x)/a'(x) in nats of a token x that is drawn in a state with some tokens left.
@@ -194,7 +187,7 @@ class Twist:
         successors = self.states.after(state, begins=begins)
         after = int(successors[token]) if token < len(successors) else state
         ahead = self._ending(state) if token in self.end_ids else float(self.log_values[left - 1][after])
-        factors = self._by_states(np.array([ahead]), self.log_values[left][state])
+        factors = np.maximum(self.strength * np.array([ahead - self.log_values[left][state]]), FLOOR)
         factors += 0.0 if self.tilt is None else self.tilt[token]
         live = self.states.automaton.ended[state] if token in self.end_ids else self._live[after]
         if self.model_share and live:
