@@ -2,7 +2,7 @@
 
     python benchmarks/pilots.py --out benchmarks/results/pilots.jsonl
 
-In the worlds of ``tails.py`` and two of weights as of a mask, whose texts are enumerated, requests of 1, 8 and 64 texts
+In the worlds of ``tails.py`` and two of weights as of a mask, whose texts are enumerated, requests of 1 to 300 texts
 are drawn with ``qrs(target_tvd=...)``, whose pilot ends early if its weights are alike, and with pilots of 20 and 100
 satisfying attempts. The file gets a line for each: attempts that satisfy the constraint for each text, those of the
 pilot included, and the distance (TVD) between g and the law of the texts, which is the mean of the laws of each β. It
@@ -31,7 +31,7 @@ MASKS: dict[str, Callable[[], World]] = {
     "log-normal, σ = 0.46": lambda: continuous(lambda q: 0.46 * ndtri(q)),
 }
 TARGETS = (0.05, 0.1)
-REQUESTS = {1: 400, 8: 200, 64: 40}
+REQUESTS = {1: 400, 8: 200, 64: 40, 300: 10}
 """Texts of a request, and how many requests are drawn."""
 
 MOST = 20_000

@@ -124,6 +124,19 @@ def test_so_do_texts_whose_beta_is_chosen_in_blocks() -> None:
     assert max(len({log_beta for _, log_beta in row}) for row in rows) > 4
 
 
+def test_beta_is_set_again_whenever_the_attempts_have_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text follows the law of its β, and later texts are nearer to g, as the large weight is known by then."""
+    monkeypatch.setattr(qrs_module, "ALIKE", {6: 0.95})
+    monkeypatch.setattr(qrs_module, "PILOT", 8)
+    rows = drawn(qrs(target_tvd=0.1), 40, 2_000)
+    for slot in range(0, 40, 3):
+        assert fit_of_slot(rows, slot) > FITS, slot
+    assert max(len({log_beta for _, log_beta in row}) for row in rows) >= 5
+    assert np.mean([row[39][1] for row in rows]) > np.mean([row[0][1] for row in rows]) + 0.2
+    fixed = drawn(qrs(target_tvd=0.1, pilot=8), 40, 100)
+    assert {len({log_beta for _, log_beta in row}) for row in fixed} <= {1, 2}, "a pilot of a given length is the last"
+
+
 def broken(change: Callable[[Any, Any, Attempt], Any]) -> Sampler:
     """Return a QRS whose state is changed after each step, from the state before it, it, and the attempt."""
     sampler = qrs(target_tvd=0.2, pilot=4)
