@@ -30,7 +30,7 @@ from guardwrap.samplers.protocol import NEAR, Attempt, Goal, Sampler, Trace, che
 PILOT = 100
 """The most attempts that satisfy the constraint in a pilot of the default length. β is set again at twice as many, etc.
 
-Where large weights are rare, 100 attempts may have none of them. With log-normal weights, σ = 2, and a target TVD of .1,
+Where large weights are rare, 100 attempts may have none of them. With log-normal weights, σ = 2, and a target of .1,
 300 texts then are at .14 and not at .27, for 31 instead of 12 attempts each (``benchmarks/pilots.py``).
 """
 
