@@ -42,7 +42,7 @@ from guardwrap.metrics.intervals import (
     mean_interval,
     numbers,
 )
-from guardwrap.metrics.weights import kong, read_weights, scaled, too_heavy
+from guardwrap.metrics.weights import EQUAL, kong, read_weights, scaled, too_heavy
 from guardwrap.outcomes import FEW, Estimate
 
 
@@ -87,7 +87,7 @@ def tvd_as_seen(log_weights: Floats, log_accept: Floats, log_beta: float = -math
         high = float(betaincinv(share + 1, draws - share, 0.975)) if draws > share else 1.0
         return Estimate(float(_tvd(columns.mean(axis=1))), 0.0, high)
     tvd = jackknife(columns, _tvd, len(heavy) - 1)
-    if np.ptp(w[w > 0]) == 0:  # equal weights, maybe of one text: their spread shows nothing about weights not seen
+    if np.ptp(np.log(w[w > 0])) <= EQUAL:  # maybe of one text: their spread shows nothing about weights not seen
         tvd = tvd._replace(high=tvd.high + 1 - 0.025 ** (1 / kong(w)))
     return clip(tvd, high=1.0)
 

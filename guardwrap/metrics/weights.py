@@ -132,7 +132,7 @@ _SHORTEST = 5
 LEAST_WEIGHTS = 21
 """The fewest weights that have a tail of ``_SHORTEST``, which is a fifth of them."""
 
-_EQUAL = 0.01
+EQUAL = 0.01
 """Range of log-weights, in nats, within which they count as equal: the distance that they show is below 0.01."""
 
 _PRIOR, _PRIOR_WEIGHTS = 0.5, 10
@@ -159,7 +159,7 @@ def pareto_k(log_weights: ArrayLike) -> Estimate:
         M weights: that of the maximum-likelihood estimate (Smith 1987), with the prior as 10 further ones. In
         measurements with 100 to 10 000 Pareto-distributed weights, it contained k in 93 to 97 % of cases for k from 0
         to 0.7, and in 87 to 95 % for k = 1; the prior makes k of bounded weights too large. NaN with the interval from
-        -inf to inf for fewer than 21 weights, whose tail is too short. -inf if all are equal to within 0.01 nats: they
+        -inf to inf for fewer than 21 weights, whose tail is too short. -inf if more are equal to within 0.01 nats: they
         have no tail. Where texts repeat, weights equal to the largest one before the tail are left out of it; if fewer
         than five are left, the tail begins above a smaller weight.
 
@@ -178,10 +178,10 @@ def pareto_k(log_weights: ArrayLike) -> Estimate:
     """
     log_w = read_weights(log_weights)
     log_w = log_w[log_w > -math.inf]
-    if float(np.ptp(log_w)) <= _EQUAL:
-        return Estimate(-math.inf, -math.inf, -math.inf)
     if len(log_w) < LEAST_WEIGHTS:
         return Estimate(math.nan, -math.inf, math.inf)
+    if float(np.ptp(log_w)) <= EQUAL:
+        return Estimate(-math.inf, -math.inf, -math.inf)
     beyond = _exceedances(np.sort(scaled(log_w)[0]))
     size = len(beyond) + _PRIOR_WEIGHTS
     k = (len(beyond) * _zhang_stephens(beyond) + _PRIOR_WEIGHTS * _PRIOR) / size

@@ -9,6 +9,7 @@ import pytest
 
 from guardwrap import metrics
 from guardwrap.errors import UsageError
+from guardwrap.metrics import divergence
 
 
 @pytest.fixture
@@ -79,6 +80,15 @@ def test_nearer_costs_more(log_weights: np.ndarray) -> None:
 @pytest.mark.parametrize("rejected", [0, 20])
 @pytest.mark.parametrize("log_beta", [-5.0, -1.0, 2.0])
 def test_weights_that_are_all_alike_do_not_show_that_there_are_no_others(rejected: int, log_beta: float) -> None:
-    """Five draws of g bound what was not seen only loosely, and may all be the same text."""
-    found = metrics.qrs_tvd([-1.0] * 5 + [-math.inf] * rejected, log_beta)
-    assert found == pytest.approx((0, 0, 1 - 0.025 ** (1 / 5)), abs=1e-12)
+    """25 draws of g bound what was not seen only loosely, and may all be the same text; five do not bound it."""
+    found = metrics.qrs_tvd([-1.0] * 25 + [-math.inf] * rejected, log_beta)
+    assert found == pytest.approx((0, 0, 1 - 0.025 ** (1 / 25)), abs=1e-12)
+    assert metrics.qrs_tvd([-1.0] * 5 + [-math.inf] * rejected, log_beta) == pytest.approx((0, 0, 1), abs=1e-12)
+
+
+def test_rounding_does_not_make_weights_that_are_alike_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: if only equal ones count as such, the distance has an upper end near 0."""
+    rounded = 1e-4 * np.sin(np.arange(25))
+    assert metrics.qrs_tvd(rounded, -5.0).high > 0.1
+    monkeypatch.setattr(divergence, "EQUAL", 0.0)
+    assert metrics.qrs_tvd(rounded, -5.0).high < 1e-3

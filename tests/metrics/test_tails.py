@@ -112,10 +112,11 @@ def test_too_few_weights_have_no_k() -> None:
     assert math.isnan(metrics.pareto_k(few).value)
     assert metrics.pareto_k(few)[1:] == (-math.inf, math.inf)
     assert too_heavy(few), "what is not known is not taken for light"
+    assert too_heavy(np.zeros(LEAST_WEIGHTS - 1)), "equal ones may be those of texts with a common beginning"
     assert math.isfinite(metrics.pareto_k(log_weights[:LEAST_WEIGHTS]).value)
 
 
-@pytest.mark.parametrize("count", [1, 5, 500])
+@pytest.mark.parametrize("count", [LEAST_WEIGHTS, 500])
 def test_equal_weights_have_no_tail(count: int) -> None:
     """As those of the model itself, which rounding separates by up to a thousandth of a nat."""
     rounded = 1e-3 * np.random.default_rng(4).standard_cauchy(count).clip(-3, 3)
