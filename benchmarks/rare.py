@@ -58,7 +58,7 @@ SETTINGS: dict[str, Any] = {
 }
 PAPER = 1000
 RATES = (0.2, 0.416, 0.6, 0.8)
-"""Acceptance rates at which the distance is told; the second is the paper's."""
+"""Acceptance rates at which KL(g‖q) is measured; the second is the paper's."""
 SHARES = (0.0, 0.2, 0.4, 0.6)
 EARLIER = Defaults(strength=0.8, model_share=0.6, attempts=384)
 """What ``costs`` learns with, as when its table was measured."""

@@ -37,10 +37,7 @@ def gguf_pipeline(generator: Any, tokenizer: Any) -> TextGenerationPipeline:
         tokenizer = _tokenizer_of(llm)
     elif isinstance(tokenizer, str):
         tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-    elif not callable(getattr(tokenizer, "decode", None)):
-        raise UsageError(
-            f"tokenizer={tokenizer!r} is not a tokenizer; load one with AutoTokenizer.from_pretrained(...)"
-        )
+    require_tokenizer(tokenizer)
     _require_same_tokens(llm, tokenizer)
     _warn_of_beginning(llm, tokenizer)
     return TextGenerationPipeline(model=model, tokenizer=tokenizer, task="text-generation", batch_size=ROWS)
@@ -74,6 +71,14 @@ def _tokenizer_of(llm: Any) -> Any:
             logger.warning(words, path.name, way_out)
             break
     return tokenizer
+
+
+def require_tokenizer(tokenizer: Any) -> None:
+    """Raise UsageError for something that cannot decode tokens."""
+    if not callable(getattr(tokenizer, "decode", None)):
+        raise UsageError(
+            f"tokenizer={tokenizer!r} is not a tokenizer; load one with AutoTokenizer.from_pretrained(...)"
+        )
 
 
 def _warn_of_beginning(llm: Any, tokenizer: Any) -> None:

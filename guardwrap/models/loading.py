@@ -23,7 +23,7 @@ from transformers.utils import find_adapter_config_file
 from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.models.calls import require_callable
 from guardwrap.models.embedded_model import load_local
-from guardwrap.models.gguf_pipeline import gguf_pipeline, is_llama
+from guardwrap.models.gguf_pipeline import gguf_pipeline, is_llama, require_tokenizer
 from guardwrap.models.prompt_forms import with_kind
 from guardwrap.support.model_loading import loading_model
 from guardwrap.support.network import cached_or_online
@@ -65,10 +65,7 @@ def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
     elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
         if tokenizer is None:
             raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
-        if not callable(getattr(tokenizer, "decode", None)):
-            raise UsageError(
-                f"tokenizer={tokenizer!r} is not a tokenizer; load one with AutoTokenizer.from_pretrained(...)"
-            )
+        require_tokenizer(tokenizer)
         pipe = _pipeline_of(generator, tokenizer)
     elif isinstance(getattr(generator, "module", None), PreTrainedModel):
         raise UsageError(f"cannot wrap {type(generator).__name__}, which cannot generate texts; give its .module")

@@ -81,8 +81,8 @@ def test_nearer_costs_more(log_weights: np.ndarray) -> None:
 @pytest.mark.parametrize("log_beta", [-5.0, -1.0, 2.0])
 def test_weights_that_are_all_alike_do_not_show_that_there_are_no_others(rejected: int, log_beta: float) -> None:
     """25 draws of g bound what was not seen only loosely, and may all be the same text; five do not bound it."""
-    found = metrics.qrs_tvd([-1.0] * 25 + [-math.inf] * rejected, log_beta)
-    assert found == pytest.approx((0, 0, 1 - 0.025 ** (1 / 25)), abs=1e-12)
+    tvd = metrics.qrs_tvd([-1.0] * 25 + [-math.inf] * rejected, log_beta)
+    assert tvd == pytest.approx((0, 0, 1 - 0.025 ** (1 / 25)), abs=1e-12)
     assert metrics.qrs_tvd([-1.0] * 5 + [-math.inf] * rejected, log_beta) == pytest.approx((0, 0, 1), abs=1e-12)
 
 
