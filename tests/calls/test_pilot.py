@@ -94,8 +94,8 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     own = its_own.plan(small.prompt, pilot=100, seed=0, **small.settings)
     assert (own.sampler, own.chosen) == ("qrs", False)
     same = guarded_of(small, proposal=Prompt("{prompt}"))
-    for asked, planned_for in ((None, "rejection"), ("qrs", "qrs")):
-        plan = same.plan(small.prompt, pilot=100, seed=0, sampler=asked, **small.settings)
+    for pilot, asked, planned_for in ((100, None, "qrs"), (1000, None, "rejection"), (1000, "qrs", "qrs")):
+        plan = same.plan(small.prompt, pilot=pilot, seed=0, sampler=asked, **small.settings)  # 100: 13 equal weights
         assert plan.sampler == plan.ways[0].sampler == planned_for
     with pytest.raises(UsageError, match=r"a plan can estimate only rejection and qrs, not imh; leave sampler out"):
         guarded.plan(small.prompt, pilot=10, sampler="imh", **small.settings)
