@@ -211,10 +211,10 @@ class Twisted:
     If up to four words have to occur, one after the other is written, in any order.
     The attempt is weighed by the sum over all places, so nearly all attempts count (what was taken back is an auxiliary
     variable: Andrieu and Roberts 2009). That way is taken unless learning shows that it needs several times as many
-    attempts as states do; the report says which way it is, and what learning saw of both. It is not tried with
-    ``learned`` or ``examples``, for models whose cache cannot drop tokens, or in calls with ``max_time`` or with logits
-    processors or stopping criteria of your own. With ``strength`` it is tried for later calls without it, but not
-    taken.
+    attempts as states do, or its attempts are worth fewer than five draws of g; the report says which way it is, and
+    what learning saw of both. It is not tried with ``learned``, for models whose cache cannot drop tokens, or in calls
+    with ``max_time`` or with logits processors or stopping criteria of your own. With ``strength`` it is tried for
+    later calls without it, but not taken.
 
     ψ is learned before the first texts of a constraint, from the next-token probabilities of hundreds of attempts,
     which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
@@ -263,8 +263,8 @@ class Twisted:
     Raises
     ------
     UsageError
-        If ``strength`` is not in (0, 1], ``attempts`` is below 64, the proposal has a mask or a twist already, or
-        ``learned`` is no path.
+        If ``strength`` is not in (0, 1], ``attempts`` is below 64 or set beside ``learned``, the proposal has a mask or
+        a twist already, or ``learned`` is no path.
 
     Examples
     --------
@@ -289,6 +289,8 @@ class Twisted:
             raise UsageError(f"Twisted(learned={self.learned!r}): pass the path of a file that save_twist() wrote")
         if self.attempts is not None:
             require_whole("attempts", self.attempts, 64)
+            if self.learned is not None:
+                raise UsageError("Twisted(learned=, attempts=): with a file nothing is learned; leave one of them out")
 
 
 def only_masks(proposal: Any) -> bool:

@@ -282,7 +282,7 @@ def alternative_of(pilots: Sequence[PromptPilot], texts: int, learning: Spent) -
     before = [pilot.before() for pilot in pilots]
     attempts, tokens = [], []
     for pilot, first in zip(pilots, before, strict=True):
-        attempts.append(Estimate(*map(sum, zip(first, inverse(pilot.share(), pilot.after(texts)), strict=True))))
+        attempts.append(_one_after_another(first, inverse(pilot.share(), pilot.after(texts))))
         length = pilot.outcome.report.usage.computed_tokens / max(len(pilot.attempts), 1)
         tokens.append(Estimate(*(length * end for end in attempts[-1])))
     accepted = sum(p.texts if p.rate is None else len(p.attempts) * p.rate.value for p in pilots)
@@ -301,6 +301,11 @@ def alternative_of(pilots: Sequence[PromptPilot], texts: int, learning: Spent) -
         min(len(pilot.attempts) for pilot in pilots),
         learning.attempts,
     )
+
+
+def _one_after_another(first: Estimate, then: Estimate) -> Estimate:
+    """Add the attempts of two stages whose estimates come from the same attempts."""
+    return Estimate(*map(sum, zip(first, then, strict=True)))
 
 
 def _sum(figures: Sequence[Estimate]) -> Estimate:
@@ -380,8 +385,8 @@ def forecast_of(pilot: PromptPilot, *, texts: int, budget: Budget, seconds: floa
     finite = sum(weight > -math.inf for weight in weights) if pilot.is_qrs else 0
     counted = acceptance_rate(math.floor(pilot.texts), count, stopped_on_acceptance=False)
     share = rate or (counted._replace(value=pilot.texts / count) if count else counted)
-    before = pilot.mean_length * count / satisfied if satisfied else 0.0
-    attempts = Estimate(*(before + end for end in inverse(share, pilot.after(texts))))
+    before = pilot.before()
+    attempts = _one_after_another(before, inverse(share, pilot.after(texts)))
     worth = effective_sample_size(weights).value if pilot.is_qrs and satisfied else FEW
     more = 0 if worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * count)
     limits = (
@@ -408,7 +413,7 @@ def forecast_of(pilot: PromptPilot, *, texts: int, budget: Budget, seconds: floa
         suffices=math.nan if further is None else further.reaches(texts, allowed),
         rejections=pilot.outcome.report.rejected,
         budget=None if further is None else further.enough_for(texts),
-        before=before,
+        before=before.value if satisfied else 0.0,
         allowed=budget,
         more=more,
         pareto_k=pareto_k(weights) if finite else None,

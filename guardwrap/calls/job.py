@@ -86,8 +86,11 @@ class Job:
             return map(self.request, self._learned(self.call.prompts(numbered, self.batch_size), most))
         if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
             raise UsageError(f"{_ONE_EACH}; its length is {len(self.each)}, the number of prompts {len(prompts)}")
+        each: Iterator[Spec] = map(self._twistable, self.each)
+        if isinstance(self.each, Sized):  # all are looked at before a twist is learned
+            each = iter([*each])
         asked: deque[Spec] = deque()
-        prepared = self._learned(self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size), most)
+        prepared = self._learned(self.call.prompts(_side_by_side(numbered, each, asked), self.batch_size), most)
         return (self.request(prompt, asked.popleft()) for prompt in prepared)
 
     async def arequests(self, prompts: Iterable[Any]) -> Iterator[Request]:
@@ -148,13 +151,17 @@ class Job:
         computed = [outcome.report.usage.computed_tokens for _, outcome in served]
         return Learned([Spent(*cost) for cost in zip(map(len, attempts), computed, strict=True)], attempts)
 
+    def _twistable(self, spec: Spec) -> Spec:
+        """Return what is asked for a prompt, or raise UsageError if a twist is learned for another constraint."""
+        if self.source.twists is not None and spec.constraint.digest != self.spec.constraint.digest:
+            raise UsageError(_ONE_TWIST)
+        return spec
+
     def request(self, prompt: PreparedPrompt, spec: Spec | None = None) -> Request:
         """Make a request from a prepared prompt."""
         spec = spec or self.spec
         if spec.shares:
             spec = replace(spec, sampler=self._sampler_of(spec, prompt))
-        if self.source.twists is not None and spec.constraint.digest != self.spec.constraint.digest:
-            raise UsageError(_ONE_TWIST)
         hooks = replace(self.hooks, tells=None) if spec.sampler.records else self.hooks
         follow_up = None
         if self.repair is not None and not spec.sampler.records:

@@ -47,7 +47,7 @@ MOST_PRODUCTS = 2_000_000_000
 """The most products to compute the values of what a file has, about two seconds: transitions, times tokens."""
 
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
-MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does, since no automaton with up to {} states follows {}"
+MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does: {1} has no automaton, or none with up to {0} states"
 """The note of calls whose constraint has no automaton."""
 
 _TOO_LONG = "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most"

@@ -277,7 +277,8 @@ def _keep_laws(proposal: _Proposal, attempts: Sequence[AttemptState]) -> None:
             for row, (number, log_a) in enumerate(zip(new.log_model, log_model, strict=True)):
                 law = laws[number]
                 kept = np.asarray(law.tokens) if columns is None else np.searchsorted(columns[row], law.tokens)
-                law.log_weights = array("d", log_a[kept] - law.log_probabilities)
+                with np.errstate(invalid="ignore"):  # where truncation left a token out, which is never drawn
+                    law.log_weights = array("d", log_a[kept] - law.log_probabilities)
 
 
 def choose_tokens(scores: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:

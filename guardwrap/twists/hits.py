@@ -37,7 +37,7 @@ from guardwrap.metrics.weights import kong, scaled
 from guardwrap.models.vocabulary import Vocabulary
 from guardwrap.outcomes import Draw
 from guardwrap.support.threads import cached_property
-from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.progress_of import automaton_of, read_as
 from guardwrap.twists.state_values import TokenStates, Values
 from guardwrap.twists.tilt import StepRecords, TiltData, TokenEmbeddings, step_of
 
@@ -64,11 +64,10 @@ times as many. For ten words writing then took .59 of the attempts by states, an
 states for two to four of them (``benchmarks/rare.py written``).
 """
 
-_WRITTEN = (
-    "words are written where attempts lead up to them: {0:.3g} attempts per text at a TVD of {2}, and {1:.3g} by states"
-)
-_BY_STATES = "attempts go by states: {1:.3g} attempts per text at a TVD of {2}, and {0:.3g} if words were written"
+_WRITTEN = "words are written where attempts lead up to them; attempts per text at a TVD of {0}: {1}, and by states {2}"
+_BY_STATES = "attempts go by states; attempts per text at a TVD of {0}: {2}, and if words were written {1}"
 _AS_LEARNED = ", by the few attempts of learning, which miss what is rare"
+_TOO_FEW = "attempts go by states: those of learning that wrote words are worth {:.2g} draws of g, too few to compare"
 
 NEVER = -1e3
 """The factor of tokens that must not be drawn, in nats."""
@@ -119,10 +118,13 @@ def decided(written: Sequence[Values], by_states: Sequence[Values]) -> tuple[boo
 
     Both have log-weights of attempts by prompt that their proposal was not learned from.
     """
-    written_cost, states_cost = (sum(map(attempts_a_text, way)) / len(way) for way in (written, by_states))
     draws = sum(kong(scaled(logs)[0]) for logs in written if logs.max() > -np.inf)
-    writes = draws >= LEAST_DRAWS and written_cost < MARGIN * states_cost
-    return writes, (_WRITTEN if writes else _BY_STATES).format(written_cost, states_cost, TVD) + _AS_LEARNED
+    if draws < LEAST_DRAWS:
+        return False, _TOO_FEW.format(draws)
+    costs = [sum(map(attempts_a_text, way)) / len(way) for way in (written, by_states)]
+    writes = costs[0] < MARGIN * costs[1]
+    shown = (f"{cost:.3g}" if math.isfinite(cost) else "unknown, as none passed" for cost in costs)
+    return writes, (_WRITTEN if writes else _BY_STATES).format(TVD, *shown) + _AS_LEARNED
 
 
 @dataclass(frozen=True, eq=False)
@@ -491,10 +493,10 @@ class LearnedHits:
         """Return the words that a constraint requires; None if it requires none, or one that no automaton follows."""
         words = []
         for rule in word_rules(constraint)[: MOST_WORDS + 1]:
-            automaton, spellings = automaton_of(rule), spellings_of(rule, encode)
-            if automaton is None or not spellings:
+            read, automaton, spellings = read_as(rule), automaton_of(rule), spellings_of(rule, encode)
+            if read is None or automaton is None or not spellings:
                 return None
-            words.append(LearnedWord(rule, TokenStates(automaton, vocabulary), spellings))
+            words.append(LearnedWord(read, TokenStates(automaton, vocabulary), spellings))
         return cls(words) if 0 < len(words) <= MOST_WORDS else None
 
     def twist(

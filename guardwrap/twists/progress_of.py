@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, singledispatch
+from functools import cached_property, lru_cache, partial, singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,11 +107,8 @@ def _(constraint: Length) -> Automaton | None:
     most = (constraint.min or 0) if constraint.max is None else constraint.max + 1
 
     def kind_of(char: str) -> str:
-        if constraint.unit == "characters":
-            return "other"
-        if constraint.unit == "words":
-            return "gap" if char.isspace() else "other"
-        return "gap" if len(("a" + char).splitlines()[0]) == 1 else "other"
+        splits = char.isspace() if constraint.unit == "words" else len(("a" + char).splitlines()[0]) == 1
+        return "gap" if splits and constraint.unit != "characters" else "other"
 
     def step(state: Any, kind: Any) -> Any:
         count, inside = state
@@ -121,23 +118,30 @@ def _(constraint: Length) -> Automaton | None:
             return min(most, count + grown), False
         return min(most, count + (constraint.unit == "characters" or not inside)), True
 
-    def satisfied(state: Any, ended: bool) -> bool:
-        return constraint.within(state[0])
-
     kinds = ("other",) if constraint.unit == "characters" else ("other", "gap")
-    return build(Progress((0, False), kinds, kind_of, step, satisfied))
+    return build(Progress((0, False), kinds, kind_of, step, lambda state, ended: constraint.within(state[0])))
 
 
 @_automaton.register
 def _(constraint: Keyword) -> Automaton | None:
-    if constraint.on != "completion" or constraint.stem is not None or constraint.prefixing:
+    read = read_as(constraint)
+    return None if read is None else build(word_progress(read))
+
+
+def read_as(rule: Keyword) -> Keyword | None:
+    """Return the rule that an automaton follows for some words; None if there is none.
+
+    For words that are required, it may see too much or too little. For others it would rule out texts that pass.
+    """
+    if rule.on != "completion" or rule.stem is not None or rule.prefixing:
         return None
     # Where words end in Arabic, Chinese or Korean, for example, depends on more than letters and spaces.
-    if constraint.whole_words and not all(is_spaced(char) for word in constraint.folded_words for char in word):
+    anywhere = rule.whole_words and not all(is_spaced(char) for word in rule.folded_words for char in word)
+    one_spelling = not any(map(has_spellings, rule.folded_words))
+    required = rule.match != "none" and rule.least > 0 and rule.max_count is None
+    if (anywhere or not one_spelling) and not required:
         return None
-    if any(map(has_spellings, constraint.folded_words)):  # the automaton reads one
-        return None
-    return build(word_progress(constraint))
+    return replace(rule, whole_words=False) if anywhere else rule
 
 
 @_automaton.register
@@ -148,10 +152,7 @@ def _(constraint: Count) -> Automaton | None:
 def _counting(program: Program, item: CountedMatch, limits: Count | Length) -> Automaton:
     """Return the automaton of a number of matches between two limits."""
     least, most = int(limits.min or 0), None if limits.max is None else int(limits.max)
-
-    def within(count: int) -> bool:
-        return is_between(count, least, most)
-
+    within = partial(is_between, least=least, most=most)
     return minimized(build(count_progress(program, least if most is None else most + 1, within, item)))
 
 
@@ -403,7 +404,7 @@ def _is_letter(item: str | _Gap) -> bool:
 
 
 def _is_word(char: str) -> bool:
-    return char.isalnum() or char == "_"
+    return char.isalnum() or char == "_" or unicodedata.category(char).startswith("M")  # folded accents are marks
 
 
 def _items(word: str, spacing: str) -> tuple[str | _Gap, ...]:

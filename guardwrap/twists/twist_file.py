@@ -169,7 +169,7 @@ def _counts(tensors: dict[str, Array], states: int) -> SoftCounts:
     sums, after, begins = tensors["sums"], tensors["after"], tensors["begins"]
     if not (len(known) == len(visits) == len(ends) == len(begins) - 1 and len(sums) == len(after)):
         raise _Unsound("its tensors have different lengths")
-    if not _ascends(known, states) or np.any(visits <= 0):
+    if np.any((known < 0) | (known >= states) | (visits <= 0)) or np.any(known[1:] <= known[:-1]):
         raise _Unsound("its states are not those of the constraint")
     if begins[0] != 0 or begins[-1] != len(sums) or np.any(begins[1:] < begins[:-1]):
         raise _Unsound("its rows do not fit together")
@@ -189,8 +189,3 @@ def _counts(tensors: dict[str, Array], states: int) -> SoftCounts:
         counts.onward[state] = onward[[row]]
     counts.close_round()
     return counts
-
-
-def _ascends(numbers: Array, below: int) -> bool:
-    """Whether numbers ascend from 0 at least to less than a limit."""
-    return bool(np.all(numbers >= 0) and np.all(numbers < below) and np.all(numbers[1:] > numbers[:-1]))

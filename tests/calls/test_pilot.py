@@ -20,6 +20,7 @@ from guardwrap.engine.refill.decode import RefillBackend
 from guardwrap.engine.scheduling import backend as seam
 from guardwrap.engine.scheduling import request_state, scheduler
 from guardwrap.errors import UsageError
+from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import Estimate
 from guardwrap.samplers import rejection
 from guardwrap.support.formatting import digits
@@ -190,7 +191,11 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
     (forecast,) = plan.forecasts
     assert plan.sampler == "qrs"
     assert 0 < forecast.before < forecast.attempts.value
-    assert forecast.before == plan.ways[0].before > 6 * 200 / (200 - sum(forecast.rejections.values()))
+    passing = 200 - sum(forecast.rejections.values())
+    assert forecast.before == plan.ways[0].before > 6 * 200 / passing
+    rate = acceptance_rate(passing, 200, stopped_on_acceptance=False)
+    assert forecast.attempts.low < forecast.before * rate.value / rate.high + 1 / forecast.acceptance.low, "not certain"
+    assert forecast.attempts.high > forecast.before * rate.value / rate.low
     told = " ".join(str(plan).split())
     assert " for QRS, from 200 attempts of the pilot" in told
     assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told

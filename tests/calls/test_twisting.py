@@ -186,6 +186,10 @@ def test_prompts_may_have_budgets_but_no_constraints_alone():
     assert all(any("the twist was learned" in note for note in outcome.report.notes) for outcome in outcomes)
     with pytest.raises(UsageError, match="leave out the constraints of single prompts"):
         guarded.run(prompts, constraint_each=[None, Regex("b")], **WORLD.settings)
+    guarded = guarded_of()
+    with pytest.raises(UsageError, match="leave out the constraints of single prompts"):
+        guarded.run(prompts * 9, constraint_each=[*[None] * 17, Regex("b")], **WORLD.settings)
+    assert not any(twisted.spent.attempts for twisted in learned(guarded)), "refused before anything is learned"
 
 
 def test_the_first_prompt_of_a_generator_suffices():

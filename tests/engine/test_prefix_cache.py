@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from guardwrap import Budget, GuardedGenerator, Regex, constraint
+from guardwrap import Budget, GuardedGenerator, Length, Regex, Twisted, constraint
 from guardwrap.calls import source
 from guardwrap.engine import prefix_cache, token_sampling
 from guardwrap.engine.generation_law import inverse_cdf
@@ -237,3 +237,11 @@ def test_equal_prompts_know_the_same_but_each_constraint_its_own() -> None:
     assert tree.root(first) is tree.root(second)
     strict = dataclasses.replace(one, spec=dataclasses.replace(one.spec, constraint=~Regex("a")))
     assert tree.root(RequestState(strict, "refill").launch(0)) is not tree.root(first)
+
+
+def test_tokens_that_truncation_leaves_out_have_no_weight() -> None:
+    """Of a large vocabulary, the cached tokens of a twist may include some with probability 0."""
+    made = table_world(letters="".join(map(chr, range(0x4E00, 0x4E00 + 300))), max_new_tokens=3)
+    guarded = GuardedGenerator(made.pipeline(), Length(min=2), proposal=Twisted(attempts=64), seed=0)
+    (drawn,) = guarded.attempts(made.prompt, 40, **made.settings, top_p=0.05)
+    assert all(attempt.log_weight is None or math.isfinite(attempt.log_weight) for attempt in drawn)

@@ -25,7 +25,10 @@ RULES = [
     Keyword("a-b", match="none", spacing="optional"),
     Keyword("ab", min_count=2),
     Keyword("Straße"),
+    Keyword("bé"),
+    Keyword("be"),
     Keyword("机密", whole_words=False),
+    Keyword("机密"),
     Keyword(" - a", match="none", spacing="optional"),
     Keyword("a-", min_count=1, max_count=1),
     Length(min=2, max=3, unit="words"),
@@ -41,7 +44,7 @@ RULES = [
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @given(
     text=st.text(st.sampled_from("abcrot AB\n-'ßs1,"), max_size=14)
-    | st.lists(st.sampled_from(["ab", "ba", "robot", "a", " ", "\n", "-", "Ab", "Straße"]), max_size=8).map("".join),
+    | st.lists(st.sampled_from(["ab", "ba", "robot", *"a \n-", "Ab", "Straße", "bé", "be"]), max_size=8).map("".join),
     finished=st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
@@ -71,14 +74,33 @@ def test_dead_states_are_left_out_of_the_live_ones(rule: Constraint) -> None:
         Count("palindromes", max=3) | Keyword("a"),
         Keyword(["ab", "abab"], whole_words=False, max_count=2, min_count=1),
         Keyword("run", stem="english"),
-        Keyword("机密"),
-        Keyword(["tea", "사과"], match="all"),
-        Keyword("سر"),
+        Keyword("机密", match="none"),
+        Keyword(["tea", "사과"], match="all", min_count=1, max_count=2),
+        Keyword("سر", match="none"),
+        Keyword("ёлка", match="none"),
     ],
     ids=str,
 )
 def test_constraints_that_no_automaton_follows(rule: Constraint) -> None:
     assert automaton_of(rule) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "missed"),
+    [
+        (Keyword("사과"), ["사과", "그 사과는", "사과"], ["파인사과"]),
+        (Keyword(["tea", "سر"], match="all"), ["tea سر", "السر tea"], []),
+        (Keyword("ёлка"), ["ёлка", "Ёлка!"], ["елка"]),
+    ],
+    ids=str,
+)
+def test_automata_of_required_words_may_see_too_much_or_too_little(
+    rule: Constraint, texts: list[str], missed: list[str]
+) -> None:
+    automaton = automaton_of(rule)
+    assert automaton is not None
+    assert all(rule.accepts(text) and automaton.cut[automaton.read(text)] for text in texts)
+    assert not any(rule.accepts(text) == automaton.cut[automaton.read(text)] for text in missed)
 
 
 def test_parts_that_cannot_be_followed_are_left_out() -> None:

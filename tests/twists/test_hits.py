@@ -58,6 +58,8 @@ FORMS = {
     "two words that overlap": OVERLAPPING,
     "two words that end together": INSIDE,
     "a word and a part of it": Form(Keyword(["ab", "b"]) & PART, "ab ", (("ab",), ("b",))),
+    "where words end depends on their script": Form(Keyword("용"), "용가 ", (("용",),)),
+    "a word with two spellings": Form(Keyword("ё"), "ёе ", (("ё", " ё"),)),
     "all of three words": Form(Keyword(["a", "b", "c"], match="all"), "abc ", (("a",), (" b",), ("c",)), 5),
     "two words beside another rule": Form(Keyword("a") & Keyword("b") & ~Regex("bb"), "ab ", (("a",), ("b",)), 5),
 }
@@ -336,15 +338,19 @@ def test_words_are_written_unless_states_seem_far_cheaper() -> None:
     good, bad = chance.normal(0, 0.3, 256), np.where(chance.random(256) < 0.1, 0.0, -np.inf)
     writes, why = decided([good], [bad])
     assert writes
-    assert why.startswith("words are written where attempts lead up to them: 1")
+    assert why.startswith("words are written where attempts lead up to them; attempts per text at a TVD of 0.1: 1")
     writes, why = decided([bad], [good])
     assert not writes
-    assert why.startswith("attempts go by states: 1")
+    assert why.startswith("attempts go by states; attempts per text at a TVD of 0.1: 1")
     assert decided([np.append(good, np.full(256, -np.inf))], [good])[0], "twice the attempts are within the margin"
     assert not decided([np.append(good, np.full(4 * 256, -np.inf))], [good])[0]
     nothing = np.full(64, -np.inf)
-    assert not decided([nothing], [nothing])[0]
-    assert decided([good], [nothing])[0]
+    writes, why = decided([nothing], [nothing])
+    assert not writes
+    assert why.endswith("are worth 0 draws of g, too few to compare")
+    writes, why = decided([good], [nothing])
+    assert writes
+    assert "and by states unknown, as none passed, by the few" in why
     assert not decided([np.append(good, 9.0)], [nothing])[0], "one attempt counts more than all others together"
 
 

@@ -64,6 +64,7 @@ def test_the_schema_knows_the_options_of_a_twist():
         ("proposal: {masked: {unseen: 1}}", "proposal.masked: Masked(unseen=1.0): give a share of at least 0"),
         ("proposal: {twisted: {strenght: 1}}", "unknown field 'strenght' (did you mean 'strength'?)"),
         ("proposal: {twisted: {strength: 2}}", "proposal.twisted: Twisted(strength=2.0): give a power above 0"),
+        ("proposal: {twisted: {learned: a, attempts: 99}}", "with a file nothing is learned; leave one of them out"),
         ("proposal: {twisted: {proposal: {masked: {}}}}", "proposal.twisted.proposal"),
         ("proposal: {}", "proposal: give prompt, masked or twisted"),
         ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give prompt, masked or twisted"),
