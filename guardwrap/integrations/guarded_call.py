@@ -61,6 +61,8 @@ def run_prompts(
         if tools is not None or writes_parts(guarded.tokenizer):
             options.setdefault("parse_messages", True)
             tools = NO_CALLS if tools is None else tools
+    elif options.get("tools") or options.get("tool_choice"):
+        raise UsageError("tools= and tool_choice= are for chats; give a list of messages, or leave them out")
     if schema is not None and schema.on == "completion" and options.get("parse_messages"):
         optional = tools is not None and tools.choice != "none"
         schema = replace(schema, on=Part(message="answer", missing="pass" if optional else "fail"))

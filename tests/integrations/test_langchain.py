@@ -163,6 +163,12 @@ def test_a_text_ends_before_a_stop_string_and_is_judged_without_it(world: World,
         asked.invoke("b", stop=["c"], stop_strings=["d"])
 
 
+def test_tools_are_for_chats(world: World) -> None:
+    asked = model(GuardedLLM, guarded(world), world)
+    with pytest.raises(UsageError, match="are for chats; give a list of messages, or leave them out"):
+        asked.invoke(PROMPTS[0], tools=[f])
+
+
 def test_a_stop_string_is_no_list_of_letters(world: World) -> None:
     asked = model(GuardedChatModel, guarded(world, Length(min=0)), world, seed=3)
     texts, same = ([reply.text for reply in asked.batch(PROMPTS, stop=stop)] for stop in ("ab", ["ab"]))
