@@ -46,6 +46,7 @@ MOST_VALUES = 4_000_000
 MOST_PRODUCTS = 2_000_000_000
 """The most products to compute the values of what a file has, about two seconds: transitions, times tokens."""
 
+_NOTHING_LEARNED = "the time was over before the twist had learned anything"
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
 MASKED_INSTEAD = "Twisted() masks tokens here, as Masked() does: {1} has no automaton, or none with up to {0} states"
 """The note of calls whose constraint has no automaton."""
@@ -356,7 +357,8 @@ class Twists:
 
     def notes(self, prompt: PreparedPrompt) -> tuple[str, ...]:
         """Return notes for the report of a prompt."""
-        learned = self.constraint.origin or _LEARNED.format(*self.constraint.spent)
+        spent = self.constraint.spent
+        learned = self.constraint.origin or (_LEARNED.format(*spent) if spent.attempts else _NOTHING_LEARNED)
         decision = self.constraint.decision
         return (learned, decision) if decision and self._may_write(prompt) else (learned,)
 

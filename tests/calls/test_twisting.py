@@ -161,6 +161,12 @@ def test_what_another_caller_learned_is_not_in_the_report(monkeypatch):
     assert sorted(attempts) == [0, 0, learned(guarded)[0].spent.attempts]
 
 
+def test_a_call_that_ends_before_anything_is_learned_says_so():
+    guarded = guarded_of(on_exhausted="none", budget=Budget(timeout=1e-6))
+    (outcome,) = guarded.run(WORLD.prompt, **WORLD.settings)
+    assert outcome.report.notes == ("the time was over before the twist had learned anything",)
+
+
 def test_longer_texts_than_those_of_the_call_that_learned_have_values_of_their_own():
     guarded = guarded_of()
     guarded.run(WORLD.prompt, **{**WORLD.settings, "max_new_tokens": 2})
