@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 
 from guardwrap.errors import UsageError, first_line
 from guardwrap.metrics.intervals import Floats
+from guardwrap.metrics.weights import scaled
 from guardwrap.support.files import write_whole
 from guardwrap.training.learning_curve import Row
 from guardwrap.training.rounds import Round
@@ -33,9 +34,8 @@ Tensors = dict[str, torch.Tensor]
 
 _HELD_OUT = 5  # one of this many samples is held out
 
-_MISSED = 1e-6
-"""A prompt has no share of the learning if its Ẑ is a smaller part of the mean: its samples are not those of its g. A
-mask may go on with white space after a complete object, and such texts are accepted with weights of e^-100."""
+_PRIOR = 2.0
+"""For how many draws of g the mean Ẑ of all prompts counts in that of a prompt: one or two draws tell little of it."""
 
 
 @dataclass
@@ -111,23 +111,28 @@ class Buffer:
         return np.asarray(total / np.array(self.drawn, float).sum(axis=0))
 
     def shares(self, *, held_out: bool) -> Floats:
-        """Return the share of g that each sample on one side represents, ``[samples]``; 0 on the other side.
+        """Return the share of the learning that each sample on one side has, ``[samples]``; 0 on the other side.
 
         The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no prompt is held
-        out. The shares sum to 1, equally for all prompts with enough weight, or are all 0 if there are no such samples.
+        out. A sample has w/Z of its prompt, so the shares sum to 1, equally for prompts with many draws of g. Z is
+        shrunk towards the mean of the prompts where that is more: samples that hardly weigh anything are not those of
+        their prompt's g. (A mask may go on with white space after a complete object, which has weights of e^-100.)
         """
         which = np.array([sample.prompt for sample in self.samples], int)
         places = np.array(self.places, int)
         side = np.array(self.held_out, bool)[which] if self.held_out else places % _HELD_OUT == 0
         logs = np.where(side == held_out, self.log_weights(), -np.inf)
-        z = np.bincount(which, np.exp(logs), self.prompts) / np.array(self.drawn, float).sum(axis=0)
-        logs[(z < _MISSED * z.mean())[which]] = -np.inf
-        top = np.full(self.prompts, -np.inf)
-        np.maximum.at(top, which, logs)
-        shares = np.exp(logs - np.where(top > -np.inf, top, 0.0)[which])
-        totals = np.bincount(which, shares, self.prompts)
-        shares /= np.where(totals > 0, totals, 1.0)[which]
-        return np.asarray(shares / shares.sum() if shares.any() else shares)
+        if not (logs > -np.inf).any():
+            return np.zeros(len(logs))
+        weights = scaled(logs)[0]
+        attempts = np.array(self.drawn, float).sum(axis=0)
+        total, squares = (np.bincount(which, weights**power, self.prompts) for power in (1, 2))
+        draws = np.divide(total**2, squares, out=np.zeros(self.prompts), where=squares > 0)
+        z = total / attempts
+        sides = np.array(self.held_out, bool) == held_out if self.held_out else np.full(self.prompts, True)
+        shrunk = (draws * z + _PRIOR * z[sides].mean()) / (draws + _PRIOR)
+        shares = weights / (np.maximum(z, shrunk) * attempts)[which]
+        return np.asarray(shares / shares.sum())
 
 
 def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,28 +144,34 @@ def _without(law: int, rng: np.random.Generator) -> float:
     return float(buffer.partition()[0])
 
 
-def test_shares_give_each_prompt_as_much() -> None:
-    samples = [Sample(prompt, (i,), 1) for i, prompt in enumerate([0] * 30 + [1] * 10)]
+def test_shares_give_each_prompt_with_many_draws_as_much() -> None:
+    samples = [Sample(prompt, (i,), 1) for i, prompt in enumerate([0] * 3000 + [1] * 1000)]
     buffer = Buffer(2)
-    buffer.log_laws, buffer.drawn = [[]], [[60, 60]]
-    buffer.extend(samples, 0, [0.0] * 40, [[-float(i % 3) for i in range(40)]])
+    buffer.log_laws, buffer.drawn = [[]], [[6000, 6000]]
+    buffer.extend(samples, 0, [0.0] * 4000, [[-float(i % 3) for i in range(4000)]])
     for side in (False, True):
         shares = buffer.shares(held_out=side)
         which = np.array([sample.prompt for sample in samples])
-        assert shares[which == 0].sum() == pytest.approx(0.5)
-        assert shares[which == 1].sum() == pytest.approx(0.5)
+        assert shares[which == 0].sum() == pytest.approx(0.5, abs=0.01)
+        assert shares[which == 1].sum() == pytest.approx(0.5, abs=0.01)
     assert not (buffer.shares(held_out=True) * buffer.shares(held_out=False)).any()
 
 
-def test_a_prompt_whose_samples_missed_g_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_light_samples_of_a_prompt_have_a_small_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """As white space after a complete object, which a mask draws and the model does not."""
     samples = [Sample(prompt, (0,), 1) for prompt in (0, 1, 1, 2)]
     buffer = Buffer(3, log_laws=[[]], drawn=[[3, 3, 3]])
     buffer.extend(samples, 0, [-1.0] * 4, [[-1.0] * 4], corrections=[0.0, -100.0, -120.0, -9.0])
-    assert buffer.shares(held_out=True).tolist() == [1, 0, 0, 0]
-    assert buffer.shares(held_out=False).tolist() == [0, 0, 0, 1]
-    monkeypatch.setattr(training_state, "_MISSED", 0.0)
-    assert buffer.shares(held_out=False)[1:] == pytest.approx([0.5, np.exp(-20) / 2, 0.5])
+    assert buffer.shares(held_out=True) == pytest.approx([1, 0, 0, 0], abs=1e-30)
+    assert buffer.shares(held_out=False) == pytest.approx([0, 0, 0, 1], abs=1e-30)
+    # Z is the mean of the draw's own and twice that of all prompts, if that is more.
+    buffer.corrections = [0.0, math.log(0.5), -np.inf, math.log(4)]
+    monkeypatch.setattr(training_state, "_HELD_OUT", 1)
+    mean = (1 + 0.5 + 4) / 3
+    parts = [1 / (1 + 2 * mean) * 3, 0.5 / (0.5 + 2 * mean) * 3, 0, 1]
+    assert buffer.shares(held_out=True) == pytest.approx(np.array(parts) / sum(parts))
+    monkeypatch.setattr(training_state, "_PRIOR", 0.0)
+    assert buffer.shares(held_out=True) == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
 
 
 PROMPTS = ["a", "ba"]
