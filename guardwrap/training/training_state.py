@@ -35,7 +35,12 @@ Tensors = dict[str, torch.Tensor]
 _HELD_OUT = 5  # one of this many samples is held out
 
 _PRIOR = 2.0
-"""For how many draws of g the mean Ẑ of all prompts counts in that of a prompt: one or two draws tell little of it."""
+"""For how many draws of g the mean Ẑ of all prompts counts in that of a prompt, as few draws tell little of it.
+
+With 8 attempts for each of 300 prompts whose Z vary by a factor of e, the TVD between the samples and g was .09 instead
+of .20 with 0, and with 200 attempts .023 instead of .025; 5 gave .08 and .022, but for 30 prompts .053 instead of .051
+(as ``test_shrinking_z_brings_samples_closer_to_g``).
+"""
 
 
 @dataclass
@@ -115,8 +120,8 @@ class Buffer:
 
         The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no prompt is held
         out. A sample has w/Z of its prompt, so the shares sum to 1, equally for prompts with many draws of g. Z is
-        shrunk towards the mean of the prompts where that is more: samples that hardly weigh anything are not those of
-        their prompt's g. (A mask may go on with white space after a complete object, which has weights of e^-100.)
+        shrunk towards the mean of the prompts: samples that hardly weigh anything are not those of their prompt's g.
+        (A mask may go on with white space after a complete object, which has weights of e^-100.)
         """
         which = np.array([sample.prompt for sample in self.samples], int)
         places = np.array(self.places, int)
@@ -131,7 +136,7 @@ class Buffer:
         z = total / attempts
         sides = np.array(self.held_out, bool) == held_out if self.held_out else np.full(self.prompts, True)
         shrunk = (draws * z + _PRIOR * z[sides].mean()) / (draws + _PRIOR)
-        shares = weights / (np.maximum(z, shrunk) * attempts)[which]
+        shares = weights / (shrunk * attempts)[which]
         return np.asarray(shares / shares.sum())
 
 

@@ -164,14 +164,42 @@ def test_few_light_samples_of_a_prompt_have_a_small_share(monkeypatch: pytest.Mo
     buffer.extend(samples, 0, [-1.0] * 4, [[-1.0] * 4], corrections=[0.0, -100.0, -120.0, -9.0])
     assert buffer.shares(held_out=True) == pytest.approx([1, 0, 0, 0], abs=1e-30)
     assert buffer.shares(held_out=False) == pytest.approx([0, 0, 0, 1], abs=1e-30)
-    # Z is the mean of the draw's own and twice that of all prompts, if that is more.
+    # Z is the mean of the draw's own and twice that of all prompts.
     buffer.corrections = [0.0, math.log(0.5), -np.inf, math.log(4)]
     monkeypatch.setattr(training_state, "_HELD_OUT", 1)
     mean = (1 + 0.5 + 4) / 3
-    parts = [1 / (1 + 2 * mean) * 3, 0.5 / (0.5 + 2 * mean) * 3, 0, 1]
+    parts = [1 / (1 + 2 * mean), 0.5 / (0.5 + 2 * mean), 0, 4 / (4 + 2 * mean)]
     assert buffer.shares(held_out=True) == pytest.approx(np.array(parts) / sum(parts))
     monkeypatch.setattr(training_state, "_PRIOR", 0.0)
     assert buffer.shares(held_out=True) == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "attempts", "least", "most"), [(300, 8, 0.3, 0.55), (30, 8, 0.6, 0.9), (30, 200, 0.9, 1.05)]
+)
+def test_shrinking_z_brings_samples_closer_to_g(
+    prompts: int, attempts: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the attempts pass; the error is the TVD between the samples by their shares and g, over all prompts."""
+    monkeypatch.setattr(training_state, "_HELD_OUT", 1)
+    errors: dict[float, list[float]] = {prior: [] for prior in (2.0, 1e-9)}
+    for seed in range(20):
+        chance = np.random.default_rng(seed)
+        alike = chance.dirichlet(np.full(12, 0.7))
+        g = np.array([chance.dirichlet(20 * alike + 1e-3) for _ in range(prompts)])
+        proposal = chance.dirichlet(np.ones(12), prompts)
+        log_z = chance.normal(size=prompts)
+        drawn = [(p, text) for p in range(prompts) for text in chance.choice(12, attempts, p=proposal[p])]
+        passed = [each for each, passes in zip(drawn, chance.random(len(drawn)) < 0.5, strict=True) if passes]
+        buffer = Buffer(prompts, log_laws=[[]], drawn=[[attempts] * prompts])
+        log_base = [log_z[p] + math.log(max(2 * g[p, text], 1e-300)) for p, text in passed]
+        log_laws = [math.log(proposal[p, text]) for p, text in passed]
+        buffer.extend([Sample(p, (int(text),), 1) for p, text in passed], 0, log_base, [log_laws])
+        for prior, each in errors.items():
+            monkeypatch.setattr(training_state, "_PRIOR", prior)
+            shares = np.bincount([text for _, text in passed], buffer.shares(held_out=True), 12)
+            each.append(np.abs(shares - g.mean(axis=0)).sum() / 2)
+    assert least < np.mean(errors[2.0]) / np.mean(errors[1e-9]) < most
 
 
 PROMPTS = ["a", "ba"]

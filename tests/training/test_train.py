@@ -296,7 +296,7 @@ def test_each_prompt_has_a_z_of_its_own(tmp_path):
         assert abs(estimate - exact) < 5 * error
         assert error < 0.1 * exact
     shares = buffer.shares(held_out=False)
-    assert [shares[which == prompt].sum() for prompt in (0, 1)] == pytest.approx([0.5, 0.5])
+    assert [shares[which == prompt].sum() for prompt in (0, 1)] == pytest.approx([0.5, 0.5], abs=0.01)
     for prompt, each in enumerate(prompts):
         assert kl(trainer, replace(world, prompt=each), prompt) < -math.log(z[prompt])
 
