@@ -241,7 +241,7 @@ def test_equal_prompts_know_the_same_but_each_constraint_its_own() -> None:
 
 def test_tokens_that_truncation_leaves_out_have_no_weight() -> None:
     """Of a large vocabulary, the cached tokens of a twist may include some with probability 0."""
-    made = table_world(letters="".join(map(chr, range(0x4E00, 0x4E00 + 300))), max_new_tokens=3)
-    guarded = GuardedGenerator(made.pipeline(), Length(min=2), proposal=Twisted(attempts=64), seed=0)
-    (drawn,) = guarded.attempts(made.prompt, 40, **made.settings, top_p=0.05)
-    assert all(attempt.log_weight is None or math.isfinite(attempt.log_weight) for attempt in drawn)
+    world = table_world(letters="".join(map(chr, range(0x4E00, 0x4E00 + 300))), max_new_tokens=3)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=2), proposal=Twisted(attempts=64), seed=0)
+    (attempts,) = guarded.attempts(world.prompt, 40, **world.settings, top_p=0.05)
+    assert all(attempt.log_weight is None or math.isfinite(attempt.log_weight) for attempt in attempts)
