@@ -1,26 +1,34 @@
-"""An adapter on prompts that it was not trained on, beside the model itself, a mask, and both.
+"""An adapter on prompts that it was not trained on, beside the model itself, a hint, a mask, and both.
 
     python benchmarks/unseen.py --adapter catalogue:json-object --prompts examples/training/json-unseen.txt
+    python benchmarks/unseen.py --adapter results/adapter --constraint examples/training/both-words.yaml \\
+        --prompts examples/training/words-unseen.jsonl --hint "{prompt} Use both words in the first sentence."
 
 draws as many attempts for each prompt in each way, in turn. It prints the acceptance rate with its interval over
 prompts like these, how many prompts had no text, CPU seconds per text, and for ways that are weighed the
 share of the attempts that their effective sample size is, as a mean over the prompts with a text.
+
+Then it prints KL(g‖a') of the adapter and of hints on the texts that the model itself gave, as KL of pairs of a prompt
+and a text: all prompts are drawn equally often, and g has each as often as the model satisfies its rule. Intervals
+come from drawing the prompts anew.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from guardwrap import GuardedGenerator, Masked
+from guardwrap import GuardedGenerator, Masked, Prompt
 from guardwrap.metrics import effective_sample_size
 from guardwrap.metrics.intervals import rate_over
+from guardwrap.training.policy import Policy, read_start
+from guardwrap.training.task import Task
 
-LAW = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 64}
 WAYS: dict[str, dict[str, Any]] = {
     "the model": {"adapter": False},
     "mask": {"adapter": False, "proposal": Masked()},
@@ -29,23 +37,74 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+def read(path: Path) -> tuple[list[Any], list[dict[str, Any]] | None]:
+    """Return the chats of a file, and the values of the rule's fields for each."""
+    lines = path.read_text().splitlines()
+    rows = [json.loads(line) if path.suffix == ".jsonl" else {"prompt": line} for line in lines]
+    chats = [[{"role": "user", "content": row.pop("prompt")}] for row in rows]
+    return chats, rows if any(rows) else None
+
+
+def distances(task: Task, model: Any, adapter: str, hints: list[str], drawn: Any, seed: int) -> None:
+    """Print KL(g‖a') of each way on the model's own texts, with the difference to the adapter's."""
+    samples = [
+        task.sample(prompt, each.draw.token_ids)
+        for prompt, tries in enumerate(drawn)
+        for each in tries
+        if each.satisfied
+    ]
+    log_base = np.array(task.log_probabilities(model, samples))
+    adapted = Policy(model, 1, 0, read_start(model, adapter)).model
+    logs = {"adapter": task.log_probabilities(adapted, samples)}
+    logs |= {f"hint {hint!r}": task.log_probabilities(model, samples, task.hinted(hint)) for hint in hints}
+    prompts, attempts = len(drawn), len(drawn[0])
+    counts = np.bincount([sample.prompt for sample in samples], minlength=prompts)
+    sums = {
+        name: np.bincount([sample.prompt for sample in samples], log_base - np.array(log), prompts)
+        for name, log in logs.items()
+    }
+    again = np.random.default_rng(seed).integers(prompts, size=(4000, prompts))
+
+    def shown(figure: Any) -> str:
+        low, high = np.quantile([figure(rows) for rows in again], [0.025, 0.975])
+        return f"{figure(np.arange(prompts)):.2f} [{low:.2f}, {high:.2f}]"
+
+    def kl(name: str, rows: Any) -> float:
+        return float(sums[name][rows].sum() / counts[rows].sum() - np.log(counts[rows].sum() / attempts / prompts))
+
+    for name in logs:
+        more = shown(lambda rows, name=name: kl(name, rows) - kl("adapter", rows))
+        value = shown(lambda rows, name=name: kl(name, rows))
+        print(
+            f"KL(g‖a') of {name}, on {len(samples)} texts: {value} nats, more than the adapter's by {more}", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapter", default="catalogue:json-object")
     parser.add_argument("--constraint", default="catalogue:json-object")
-    parser.add_argument("--prompts", type=Path, required=True, help="one per line")
+    parser.add_argument(
+        "--prompts", type=Path, required=True, help="one per line, or JSON Lines with the rule's fields"
+    )
+    parser.add_argument("--hint", nargs="*", default=[], help="templates with {prompt}, each another way")
     parser.add_argument("--attempts", type=int, default=10, help="of each prompt in each way")
+    parser.add_argument("--tokens", type=int, default=64, help="max_new_tokens")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file for the accepted attempts of each prompt")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    law = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": options.tokens}
     guarded = GuardedGenerator("local", options.constraint, adapter=options.adapter, batch_size=64)
-    chats = [[{"role": "user", "content": line}] for line in options.prompts.read_text().splitlines()]
+    chats, fields = read(options.prompts)
+    more: Mapping[str, Any] = law if fields is None else {**law, "fields": fields}
+    hints = {f"hint {hint!r}": {"adapter": False, "proposal": Prompt(hint)} for hint in options.hint}
     counts: dict[str, list[int]] = {}
-    for name in options.ways:
-        weighed, began = "mask" in name, time.process_time()
-        drawn = guarded.attempts(chats, options.attempts, weigh=weighed, seed=options.seed, **LAW, **WAYS[name])
+    own = None
+    for name, way in {**{name: WAYS[name] for name in options.ways}, **hints}.items():
+        weighed, began = "proposal" in way, time.process_time()
+        drawn = guarded.attempts(chats, options.attempts, weigh=weighed, seed=options.seed, **more, **way)
         seconds = time.process_time() - began
         counts[name] = [sum(attempt.satisfied for attempt in attempts) for attempts in drawn]
         rate = rate_over(counts[name], options.attempts, range(len(counts[name])))
@@ -60,6 +119,11 @@ def main() -> None:
             f"text, {seconds / max(texts, 1):.2f} CPU s per text{worth}",
             flush=True,
         )
+        own = drawn if name == "the model" else own
+    if own is not None and any(counts["the model"]):
+        plain = GuardedGenerator("local", options.constraint, batch_size=64)
+        task = Task(plain, chats, law, fields)
+        distances(task, plain.model, options.adapter, options.hint, own, options.seed)
     if options.out is not None:
         options.out.write_text(json.dumps({"attempts": options.attempts, "accepted": counts}))
 

@@ -229,7 +229,15 @@ def kl_gold_proposal_from_gold(log_ratios: ArrayLike, base: tuple[int, int] | Es
     NoAcceptance
         If no attempt from a was accepted.
     """
-    return clip(combine((1, _mean_ratio(log_ratios)), (-1, _log_rate(base, "base"))))
+    return clip(unclipped_from_gold(log_ratios, base))
+
+
+def unclipped_from_gold(
+    log_ratios: ArrayLike, base: tuple[int, int] | Estimate, proposal: tuple[int, int] | Estimate | None = None
+) -> Estimate:
+    """Estimate KL(g‖a'), or KL(g‖g') with ``proposal``, for means over prompts: values below 0 make up for others."""
+    rate = [] if proposal is None else [(1, _log_rate(proposal, "proposal"))]
+    return combine((1, _mean_ratio(log_ratios)), (-1, _log_rate(base, "base")), *rate)
 
 
 def kl_gold_guarded_from_gold(
@@ -258,9 +266,7 @@ def kl_gold_guarded_from_gold(
     NoAcceptance
         If no attempt from a, or from a', was accepted.
     """
-    return clip(
-        combine((1, _mean_ratio(log_ratios)), (-1, _log_rate(base, "base")), (1, _log_rate(proposal, "proposal")))
-    )
+    return clip(unclipped_from_gold(log_ratios, base, proposal))
 
 
 def theorem2_residual(kl_proposal: Estimate, kl_guarded: Estimate, acceptance: tuple[int, int] | Estimate) -> Estimate:

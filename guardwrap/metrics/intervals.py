@@ -189,7 +189,7 @@ def times_fewer(base: Estimate, own: Estimate) -> Estimate:
     """Estimate how many times fewer attempts a text takes: the ratio of two independent acceptance rates."""
     if base.value > 0 and own.value > 0:
         ratio = combine((1, log_estimate(own)), (-1, log_estimate(base)))
-        return Estimate(*(math.exp(min(x, 700.0)) for x in ratio))
+        return Estimate(*(math.exp(x) if x < 700.0 else math.inf for x in ratio))
     return Estimate(_over(own.value, base.value), _over(own.low, base.high), _over(own.high, base.low))
 
 

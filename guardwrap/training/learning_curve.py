@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
-from guardwrap.metrics.intervals import Floats, mean_of, mean_over_units, sum_of
+from guardwrap.metrics.intervals import Floats, clip, mean_of, mean_over_units, sum_of
 from guardwrap.outcomes import Estimate, estimate_of, plain
 from guardwrap.outcomes.blocks import Strict
 from guardwrap.support.files import write_whole
@@ -184,14 +184,14 @@ def enough(log_weights: Sequence[Floats], units: Units) -> list[int]:
 
 
 def mean_over(figures: Mapping[int, Estimate], units: Units) -> Estimate:
-    """Average the figures of some prompts, by their numbers.
+    """Average the figures of some prompts, by their numbers. The mean is not negative, as a rate or KL.
 
     ``units``: the unit of each prompt, such as its rule, for an interval for units like these; None for one for these
     prompts.
     """
     if units is None:
-        return mean_of([*figures.values()])
-    return mean_over_units([figure.value for figure in figures.values()], [units[i] for i in figures])
+        return clip(mean_of([*figures.values()]))
+    return clip(mean_over_units([figure.value for figure in figures.values()], [units[i] for i in figures]))
 
 
 def learned(curve: Sequence[Row]) -> bool:

@@ -109,6 +109,8 @@ class Mixture:
         if BASE not in laws or not buffer.samples:
             return
         base = drawn[laws.index(BASE)]
+        if not base.attempts:  # the budget ended before
+            return
         texts = [base.texts(prompt) for prompt in range(base.prompts)]
         if not state.pivots:
             weights = np.exp(buffer.log_weights())

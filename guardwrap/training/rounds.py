@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
+from guardwrap.metrics import acceptance_rate
+from guardwrap.metrics.divergence import unclipped_from_gold
 from guardwrap.metrics.intervals import Floats
 from guardwrap.outcomes import Estimate
 from guardwrap.samplers import Attempt, from_row, to_row
@@ -93,13 +94,13 @@ def _dpg(size: int, settings: TrainingSettings) -> list[Round]:
     return [Round(((POLICY, each),), "dpg") for each in _split(size, [1.0] * steps)]
 
 
-def continued(begun: Sequence[Round], settings: TrainingSettings) -> list[Round]:
-    """Return the new plan of a training whose number of samples was changed after it had begun.
+def continued(begun: Sequence[Round], settings: TrainingSettings, drawn: int) -> list[Round]:
+    """Return the new plan of a training whose number of samples was changed, or that drew fewer than planned.
 
-    ``begun``: rounds that have drawn, which are kept. The remaining samples are divided into rounds without a warm
-    start.
+    ``begun``: rounds that have drawn, which are kept, ``drawn`` samples in all. The remaining samples are divided into
+    rounds without a warm start.
     """
-    left = settings.samples - len(settings.prompts) * sum(count for part in begun for _, count in part.draws)
+    left = settings.samples - drawn
     if left < len(settings.prompts):
         return list(begun)
     return [*begun, *rounds(settings.model_copy(update={"samples": left}), begun=begun)]
@@ -183,7 +184,7 @@ def draw_round(
     drawn = Drawn(prompts=prompts)
 
     def chunk_of(number: int, size: int) -> dict[str, Any]:
-        path, about = folder / f"{number:06d}.json", {"digest": digest, "size": size}
+        path, about = folder / f"{number:06d}.json", {"digest": digest, "size": size, "keeps_rejected": keep_rejected}
         with suppress(OSError, ValueError):
             recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if {name: recorded.get(name) for name in about} == about:
@@ -252,7 +253,7 @@ class Gold:
         ratios = [each for each, unseen in zip(self.log_ratios(log_policy), held, strict=True) if not unseen]
         if min(count for _, (count, _) in ratios) < 2:
             return None
-        return mean_over({i: kl_gold_proposal_from_gold(*each) for i, each in enumerate(ratios)}, units)
+        return mean_over({i: unclipped_from_gold(*each) for i, each in enumerate(ratios)}, units)
 
     def log_ratios(self, log_policy: Sequence[float]) -> list[tuple[Floats, tuple[int, int]]]:
         """Return for each prompt log a/π of its draws of g, in nats, and the numbers of draws and of attempts."""

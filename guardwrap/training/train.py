@@ -22,18 +22,17 @@ from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
     kl_gold_guarded,
-    kl_gold_guarded_from_gold,
     kl_gold_proposal,
-    kl_gold_proposal_from_gold,
     pareto_k,
     pareto_k_limit,
     partition,
 )
-from guardwrap.metrics.intervals import Floats, rate_over
+from guardwrap.metrics.divergence import unclipped_from_gold
+from guardwrap.metrics.intervals import Floats, clip, rate_over
 from guardwrap.models.proposal_draws import QUANTISED
 from guardwrap.outcomes import Estimate, heavy_tail
 from guardwrap.outcomes.charts import png_of
-from guardwrap.support.formatting import tail_in_words
+from guardwrap.support.formatting import counted, tail_in_words
 from guardwrap.support.yaml_nodes import short
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import (
@@ -125,7 +124,8 @@ def train(
     if shards.is_main():
         packages = ("torch", "transformers", "peft", "numpy")
         used = {"guardwrap": __version__, **{name: version(name) for name in packages}}
-        result = Result(**vars(trained), settings=settings, versions=used)
+        digest = trainer.task.guarded.constraint.digest
+        result = Result(**vars(trained), settings=settings, versions=used, constraint_digest=digest)
         text = json.dumps(result.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if find_spec("matplotlib") and state.curve:
@@ -174,14 +174,17 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     if gold is not None:
         ratios = gold.log_ratios(task.log_probabilities(trainer.policy.model, gold.drawn.samples))
     (seen, unseen), gold_of = trainer.sides(weights), trainer.sides(ratios) if ratios else ((), ())
-    figures, remarks = _figures(seen, gold_of[0], trainer.units[0])
+    named = trainer.sides(_named(settings))
+    figures, remarks = _figures(seen, gold_of[0], trainer.units[0], named[0])
     figures |= {} if tail is None else {"pareto_k": tail}
     notes += remarks
     if unseen:
-        others, remarks = _figures(unseen, gold_of[1], trainer.units[1])
+        others, remarks = _figures(unseen, gold_of[1], trainer.units[1], named[1])
         figures |= {f"unseen_{name}": figure for name, figure in others.items()}
-        notes += [f"on {len(unseen)} prompts that were not trained on: {remark}" for remark in remarks]
-        rates = trainer.sides(list(zip(drawn.accepted, _named(settings), strict=True)))[1]
+        held_out = counted(len(unseen), "prompt")
+        held_out += " whose rules were not trained on" if settings.fields else " not trained on"
+        notes += [f"on {held_out}: {remark}" for remark in remarks]
+        rates = zip(trainer.sides(drawn.accepted)[1], named[1], strict=True)
         worst = ", ".join(f"{count} for {name}" for count, name in sorted(rates)[:_WORST])
         notes.append(f"of these, the fewest accepted texts of {attempts}: {worst}")
     return figures, _warnings(trainer, drawn, weights), notes
@@ -199,12 +202,13 @@ Ratios = tuple[Floats, tuple[int, int]]
 
 
 def _figures(
-    log_weights: Sequence[Floats], ratios: Sequence[Ratios], units: Units
+    log_weights: Sequence[Floats], ratios: Sequence[Ratios], units: Units, names: Sequence[str]
 ) -> tuple[dict[str, Estimate], list[str]]:
     """Return the figures of a proposal on some prompts, and remarks on how they were estimated.
 
     ``log_weights``: log P/a' of its attempts at each prompt. ``ratios``: ``Gold.log_ratios`` of these prompts, or
-    nothing. ``units``: as for ``mean_over``; of a population of prompts, some may have no accepted draw.
+    nothing. ``units``: as for ``mean_over``; of a population of prompts, some may have no accepted draw. ``names``:
+    what remarks call each prompt.
     """
     attempts, prompts, population = len(log_weights[0]), len(log_weights), units is not None
     accepted = [int((each > -math.inf).sum()) for each in log_weights]
@@ -224,22 +228,23 @@ def _figures(
     elif known:
         nothing = Estimate(0.0, 0.0, 0.0)
         means = [partition(each) if count else nothing for each, count in zip(log_weights, accepted, strict=True)]
-        figures["acceptance_before"] = mean_over(dict(enumerate(means)), units)
+        figures["acceptance_before"] = clip(mean_over(dict(enumerate(means)), units), high=1.0)
         notes.append("the acceptance rate without the adapter is Ẑ, estimated from the weights of the adapter's draws")
     if not ratios or min(base) < max(needed, 2):
         if known:
             figures |= {name: figures[f"weighted_{name}"] for name in ("kl_gold_proposal", "kl_gold_guarded")}
             source = "from the weights of the adapter's own draws, which is too low if they miss part of g"
             return figures, [*notes, f"KL is estimated {source}"]
-        few = f"none of {attempts} draws for a prompt is accepted"
-        few = f"no prompt has {needed} accepted draws among {attempts}" if population else few
-        return figures, [f"KL is unknown: {few}; raise final_attempts"]
-    on_gold = {i: kl_gold_proposal_from_gold(*each) for i, each in enumerate(ratios)}
+        if population:
+            few = f"no prompt has {needed} accepted draws among {attempts}; raise final_attempts"
+        else:
+            name = names[accepted.index(0)]
+            few = f"none of {attempts} draws is accepted for {name}; raise final_attempts, or leave that prompt out"
+        return figures, [f"KL is unknown: {few}"]
+    on_gold = {i: unclipped_from_gold(*each) for i, each in enumerate(ratios)}
     figures["kl_gold_proposal"] = mean_over(on_gold, units)
     if len(known) == prompts:
-        guarded = [
-            kl_gold_guarded_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)
-        ]
+        guarded = [unclipped_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)]
         figures["kl_gold_guarded"] = mean_over(dict(enumerate(guarded)), units)
     return figures, [
         *notes,

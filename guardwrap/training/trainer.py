@@ -16,6 +16,7 @@ import numpy as np
 
 from guardwrap.adapters.card import CardPrompts, fingerprint
 from guardwrap.constraints.files.file_fields import NAMED
+from guardwrap.constraints.kinds.share import shares_of
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics.intervals import Floats, rate_over
@@ -41,6 +42,7 @@ from guardwrap.training.training_state import (
     under,
     write_checkpoint,
 )
+from guardwrap.twists.progress_of import automaton_of
 
 logger = logging.getLogger("guardwrap")
 
@@ -88,6 +90,10 @@ class Trainer:
         self.task: Task = Task(guarded, settings.given_prompts, settings.generation, settings.fields)
         if settings.fields and "twisted" in settings.hints:
             raise UsageError("hints: twisted is for one rule, and here each prompt has its own; give masked instead")
+        if "twisted" in settings.hints and automaton_of(guarded.constraint) is None:
+            raise UsageError(f"hints: no automaton follows {guarded.constraint.title}; give masked instead of twisted")
+        if shares_of(guarded.constraint):
+            raise UsageError("an adapter is trained for what each text must satisfy; leave shares out")
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.start_prompts: CardPrompts | None = None if start is None or start.card is None else start.card.prompts
         if self.start_prompts is not None:
@@ -138,14 +144,19 @@ class Trainer:
     def _begin(self, number: int) -> bool:
         """Draw a round's attempts; return False if the budget ended first."""
         state, planned = self.state, self.state.plan[number]
+        branching = [law == BASE and planned.learn == "replay" for law, _ in planned.draws]
+        counts = [n - (reserved(n) if each else 0) for (_, n), each in zip(planned.draws, branching, strict=True)]
         drawn: list[Drawn] = []
-        for place in range(len(planned.draws)):
-            drawn.append(self._draw(number, place, sum(each.tokens for each in drawn)))
+        for place, count in enumerate(counts):
+            drawn.append(self._draw(number, place, count, branching[place], sum(each.tokens for each in drawn)))
         if not drawn[0].attempts:
             return False
-        state.samples += sum(each.attempts for each in drawn) * self._prompts
+        attempts = sum(each.attempts for each in drawn)
+        state.samples += attempts * self._prompts
         state.tokens += sum(each.tokens for each in drawn)
         row, ratios = self._absorb(number, planned, drawn)
+        if attempts < sum(counts):  # the budget has ended; if it is raised, what is left is divided anew
+            state.plan = continued(state.plan[: number + 1], self.settings, state.samples)
         self._meter.reach(state.samples)  # including branches
         if planned.learn != "dpg" or not state.dpg_steps:
             self._optimizer = self.policy.adam(self.settings.rate)
@@ -158,9 +169,9 @@ class Trainer:
         """Learn from a round's draws, and write a checkpoint."""
         state, planned, fit = self.state, self.state.plan[number], self.state.fit
         assert fit is not None
-        replays = planned.learn == "replay"
+        replays, ended = planned.learn == "replay", True
         if planned.learn != "dpg" and state.buffer.samples:
-            self._learn(number, replays)
+            ended = self._learn(number, replays)
         row = fit.row
         row.updates = {"replay": fit.best_step, "sft": fit.step, "dpg": int(row.accepted > 0)}[planned.learn]
         row.held_out = fit.best if replays and math.isfinite(fit.best) else None
@@ -170,7 +181,7 @@ class Trainer:
             logger.warning("round %d: %s", number, warning)
         state.curve.append(row)
         state.done, state.fit = number + 1, None
-        if self._keep():  # the checkpoint contains the draws now
+        if ended and self._keep():  # the checkpoint contains the draws now
             for drawn in (self.folder / "draws").glob("[0-9]*"):
                 if drawn.name <= f"{number:04d}":
                     shutil.rmtree(drawn, ignore_errors=True)
@@ -180,10 +191,9 @@ class Trainer:
 
     # Drawing
 
-    def _draw(self, number: int, place: int, spent: int) -> Drawn:
+    def _draw(self, number: int, place: int, count: int, branching: bool, spent: int) -> Drawn:
         """Draw the attempts of one of a round's laws; ``spent`` is the number of tokens of the others."""
-        law, count = self.state.plan[number].draws[place]
-        branching = law == BASE and self.state.plan[number].learn == "replay"
+        law = self.state.plan[number].draws[place][0]
         if law == POLICY:
             source, name = self.policy.source(), self.policy.digest()
         else:
@@ -191,7 +201,7 @@ class Trainer:
         return draw_round(
             self.task,
             source,
-            count - (reserved(count) if branching else 0),
+            count,
             seed=(self.settings.seed, f"round {number} {law}"),
             digest=self.digest(name),
             folder=self.folder / "draws" / f"{number:04d}" / str(place),
@@ -264,8 +274,11 @@ class Trainer:
             require_number(update(self.policy, self._optimizer, self.task, samples, weights, exact_ends=False))
         state.dpg_steps += 1
 
-    def _learn(self, number: int, replays: bool) -> None:
-        """Learn from the buffer: while the held-out KL falls (replay), or for a number of epochs (sft)."""
+    def _learn(self, number: int, replays: bool) -> bool:
+        """Learn from the buffer: while the held-out KL falls (replay), or for a number of epochs (sft).
+
+        Returns whether learning has ended; if not, the time is over, and more of it goes on from the last checkpoint.
+        """
         settings, fit, samples = self.settings, self.state.fit, self.state.buffer.samples
         assert fit is not None
         if replays:
@@ -279,7 +292,13 @@ class Trainer:
             shares, held_out = shares / max(shares.sum(), 1.0), np.zeros(0)
         if replays and fit.step == 0 and last:
             self._look(fit, held_out)
-        while fit.step < last and not self._settled(fit):
+        ended = True
+        while fit.step < last:
+            if fit.step and fit.step % settings.look == 0 and self._late():
+                ended = False
+                break
+            if self._settled(fit):
+                break
             chance = np.random.default_rng((settings.seed, number, fit.step))
             picked = chance.choice(len(shares), settings.batch_size, p=shares)
             fit.step += 1
@@ -296,10 +315,9 @@ class Trainer:
                 if replays:
                     self._look(fit, held_out)
                 self._keep()
-                if self._late():
-                    break
         if replays and last:
             self._shrink(fit, held_out)
+        return ended
 
     def _settled(self, fit: Fit) -> bool:
         """Return whether a round is over; at first it restarts from its best policy with a lower learning rate."""
@@ -328,8 +346,9 @@ class Trainer:
         indexes, often = np.unique(systematic(held_out, _MEASURED, 0.5), return_counts=True)
         log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in indexes])
         mean = np.average(np.array(buffer.log_base)[indexes] - log_policy, weights=often)
-        met = sorted({sample.prompt for sample, share in zip(buffer.samples, held_out, strict=True) if share})
-        return float(mean - np.log(buffer.partition()[met]).mean())
+        of_prompts = np.bincount([sample.prompt for sample in buffer.samples], held_out, buffer.prompts)
+        met = of_prompts > 0
+        return float(mean - of_prompts[met] @ np.log(buffer.partition()[met]))
 
     def _shrink(self, fit: Fit, held_out: Floats) -> None:
         """Set the round's best policy, interpolated towards the model if that lowers the held-out KL."""
@@ -381,7 +400,7 @@ class Trainer:
         self.state = state = read_state(tensors, data)
         if state.asked != settings.samples:
             begun = state.plan[: state.done + (state.fit is not None)]
-            state.asked, state.plan = settings.samples, continued(begun, settings)
+            state.asked, state.plan = settings.samples, continued(begun, settings, state.samples)
         self.policy.load_state_dict(under("policy", tensors))
         kept = {i: under(f"adam {i}", tensors) for i in range(len(self.policy.parameters))}
         if kept[0]:

@@ -85,10 +85,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Result(Trained, Strict):
-    """The content of ``result.json``: a result with settings and package versions."""
+    """The content of ``result.json``: a result with settings, package versions, and the digest of the constraint."""
 
     settings: TrainingSettings
     versions: Mapping[str, str] = field(default_factory=dict)
+    constraint_digest: str = ""  # of a file that may have changed; empty in results of older versions
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON types; the folder is relative to the file."""
@@ -148,6 +149,7 @@ def _law_of(training: Training) -> str:
     settings = training.result.settings
     names = ("dtype", "constraint", "prompts", "fields", "chat", "generation")
     law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
+    law["digest"] = training.result.constraint_digest
     return json.dumps(law, sort_keys=True)
 
 

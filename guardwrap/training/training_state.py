@@ -118,14 +118,16 @@ class Buffer:
     def shares(self, *, held_out: bool) -> Floats:
         """Return the share of the learning that each sample on one side has, ``[samples]``; 0 on the other side.
 
-        The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no prompt is held
-        out. A sample has w/Z of its prompt, so the shares sum to 1, equally for prompts with many draws of g. Z is
+        The held-out side has the samples of held-out prompts, or a part of each prompt's samples if no held-out prompt
+        has any. A sample has w/Z of its prompt, so the shares sum to 1, equally for prompts with many draws of g. Z is
         shrunk towards the mean of the prompts: samples that hardly weigh anything are not those of their prompt's g.
         (A mask may go on with white space after a complete object, which has weights of e^-100.)
         """
         which = np.array([sample.prompt for sample in self.samples], int)
         places = np.array(self.places, int)
-        side = np.array(self.held_out, bool)[which] if self.held_out else places % _HELD_OUT == 0
+        unseen = np.array(self.held_out or [False] * self.prompts, bool)
+        by_prompt = unseen[which].any()
+        side = unseen[which] if by_prompt else places % _HELD_OUT == 0
         logs = np.where(side == held_out, self.log_weights(), -np.inf)
         if not (logs > -np.inf).any():
             return np.zeros(len(logs))
@@ -134,7 +136,7 @@ class Buffer:
         total, squares = (np.bincount(which, weights**power, self.prompts) for power in (1, 2))
         draws = np.divide(total**2, squares, out=np.zeros(self.prompts), where=squares > 0)
         z = total / attempts
-        sides = np.array(self.held_out, bool) == held_out if self.held_out else np.full(self.prompts, True)
+        sides = unseen == held_out if by_prompt else ~unseen
         shrunk = (draws * z + _PRIOR * z[sides].mean()) / (draws + _PRIOR)
         shares = weights / (shrunk * attempts)[which]
         return np.asarray(shares / shares.sum())

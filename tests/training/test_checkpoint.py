@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -16,7 +17,7 @@ from guardwrap import Regex
 from guardwrap.constraints import load
 from guardwrap.errors import UsageError
 from guardwrap.testing import llama_world
-from guardwrap.training import train
+from guardwrap.training import rounds, train
 from guardwrap.training.trainer import Trainer
 from guardwrap.training.training_state import newest_checkpoint, write_checkpoint
 from tests.training.fixtures_training import guarded_of, settings_of, trainer_of
@@ -300,8 +301,50 @@ def test_budgets_may_be_raised(tmp_path):
     again = trainer_of(tmp_path, tokens=10_000, seconds=10_000.0, gold_attempts=50, final_attempts=50)
     assert again.state.samples == first.state.samples
     again.run()
-    assert again.state.done == len(again.state.plan) == 4
+    assert again.state.done == len(again.state.plan)
     assert 390 < again.state.samples <= 400  # the first round had not drawn from the model itself yet
+
+
+def test_what_a_budget_cut_off_is_drawn_when_it_is_raised(tmp_path, monkeypatch):
+    """In the last round too: it was done with what it had drawn, and the rest was lost."""
+    monkeypatch.setattr(rounds, "CHUNK", 50)
+    only: dict[str, Any] = {"rounds": 1, "warm_samples": 200, "samples": 400}
+    whole = trainer_of(tmp_path / "whole", **only)
+    whole.run()
+    cut = trainer_of(tmp_path / "cut", **only, tokens=whole.state.tokens * 5 // 8)
+    cut.run()
+    assert 200 < cut.state.samples < 390
+    same = trainer_of(tmp_path / "cut", **only, tokens=whole.state.tokens * 5 // 8)
+    same.run()
+    assert (same.state.samples, same.state.tokens) == (cut.state.samples, cut.state.tokens)
+    more = trainer_of(tmp_path / "cut", **only, tokens=10**6)
+    more.run()
+    assert 390 < more.state.samples <= 400
+
+
+def test_learning_that_the_time_cut_off_goes_on_when_it_is_raised(tmp_path, monkeypatch):
+    only: dict[str, Any] = {"rounds": 1, "warm_samples": 400, "updates": 40, "patience": 100}
+    whole = trainer_of(tmp_path / "whole", **only)
+    whole.run()
+    cut = trainer_of(tmp_path / "cut", **only, seconds=1000.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(cut, "_late", lambda: bool(cut.state.fit and cut.state.fit.step >= 10))
+        cut.run()
+    assert cut.state.curve[0].updates <= 10
+    more = trainer_of(tmp_path / "cut", **only, seconds=2000.0)
+    more.run()
+    assert same(numbers(more), numbers(whole))
+    assert [row.updates for row in more.state.curve] == [row.updates for row in whole.state.curve]
+
+
+def test_attempts_that_were_recorded_without_rejected_texts_are_drawn_again(tmp_path):
+    """``sft`` records none, and ``replay`` branches them."""
+    task = trainer_of(tmp_path).task
+    for keeps in (False, True, False):
+        drawn = rounds.draw_round(
+            task, None, 50, seed=(0, "base"), digest="", folder=tmp_path / "draws", keep_rejected=keeps
+        )
+        assert bool(drawn.rejected) == keeps
 
 
 @pytest.mark.slow

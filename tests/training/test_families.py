@@ -140,6 +140,8 @@ def test_its_adapter_is_for_each_member(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="trained on 1 of the 1 held-out prompts"):
         Trainer(guarded_of(world, constraint), leak, tmp_path / "leak")
     text = (trained.folder / "README.md").read_text()
+    assert '"{double}"' in card.constraint_description
+    assert any(note.startswith("on 3 prompts whose rules were not trained on: ") for note in trained.remarks)
     assert "fields:\n- double\n" in text
     assert "fields={'double': '...'}" in text
     one_rule = card.figures.unseen_acceptance_after

@@ -22,6 +22,7 @@ from guardwrap.testing import llama_world
 from guardwrap.training import TrainingSettings, read_settings, train, trainer
 from guardwrap.training.learning_curve import Row, summarise
 from guardwrap.training.policy import update
+from guardwrap.training.task import Sample
 from guardwrap.training.train import _figures, _save
 from guardwrap.training.trainer import _require_held_out
 from guardwrap.training.training_report import Training, pages_of, read_training, training_charts
@@ -179,11 +180,11 @@ def test_the_example_that_starts_from_a_shipped_adapter_holds_out_what_it_did():
 def test_a_prompt_with_few_accepted_draws_has_no_kl():
     """From a single accepted draw KL(g‖g') would be 0, and over many prompts with a narrow interval."""
     few = [np.array([-1.0 - i, *[-math.inf] * 7]) for i in range(50)]
-    figures, notes = _figures(few, (), [f"{i}" for i in range(50)])
+    figures, notes = _figures(few, (), [f"{i}" for i in range(50)], ())
     assert figures.keys() == {"acceptance_after"}
     assert notes == ["KL is unknown: no prompt has 8 accepted draws among 8; raise final_attempts"]
     rng = np.random.default_rng(0)
-    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), [f"{i}" for i in range(90)])
+    figures, notes = _figures([*few, *rng.normal(-3.0, 0.8, (40, 8))], (), [f"{i}" for i in range(90)], ())
     assert notes[0] == "KL is a mean over the 40 of 90 prompts with 8 accepted draws or more"
     assert figures["kl_gold_guarded"].low < 0.32 < figures["kl_gold_guarded"].high
     assert figures["acceptance_after"].low < (50 / 8 + 40) / 90 < figures["acceptance_after"].high
@@ -208,7 +209,62 @@ def test_the_prompts_of_one_rule_are_not_independent(rules, prompts):
     kls = [rng.normal(-1.0, spread, 20) for spread in (0.1, 0.1, 1.0, 1.0)]
     summarise(row, kls, kls, [["a", "a", "b", "b"], ["a", "a", "a", "a"]])
     assert row.kl.high > row.kl.value + 1, "two rules"
-    assert (row.unseen_kl.low, row.unseen_kl.high) == (-math.inf, math.inf), "one rule says nothing of others"
+    assert (row.unseen_kl.low, row.unseen_kl.high) == (0.0, math.inf), "one rule says nothing of others"
+
+
+def counted(accepted: int, attempts: int) -> np.ndarray:
+    """Return the log-weights of a proposal that is the model itself."""
+    return np.repeat([0.0, -math.inf], [accepted, attempts - accepted])
+
+
+@pytest.mark.parametrize("units", [None, [f"{i}" for i in range(200)]])
+def test_a_mean_over_prompts_is_of_estimates_that_may_be_negative(units):
+    """The proposal is the model, so that KL is 0; with each prompt's estimate clipped at 0 the mean is 0.12."""
+    rng, attempts = np.random.default_rng(1), 40
+    own, base = rng.binomial(attempts, 0.4, (2, 200))
+    ratios = [(np.zeros(count), (count, attempts)) for count in base.tolist()]
+    weights = [counted(count, attempts) for count in own.tolist()]
+    figures, _ = _figures(weights, ratios, units, ())
+    assert 0 <= figures["kl_gold_guarded"].value < 0.04
+    assert figures["kl_gold_guarded"].low == 0
+    assert figures["kl_gold_guarded"].high > 0.01, "two prompts below 0 leave no doubt otherwise"
+
+
+def test_a_prompt_that_nothing_is_accepted_for_is_named():
+    figures, notes = _figures([counted(5, 50), counted(0, 50)], (), None, ("'a'", "'b'"))
+    assert "kl_gold_guarded" not in figures
+    assert notes == [
+        "KL is unknown: none of 50 draws is accepted for 'b'; raise final_attempts, or leave that prompt out"
+    ]
+
+
+def test_rates_of_few_units_stay_rates():
+    one = [np.array([-2.0, -1.0, *[-math.inf] * 6])] * 8
+    figures, _ = _figures([np.zeros(8), *one], (), ["a"] * 9, ())
+    assert (figures["acceptance_before"].low, figures["acceptance_before"].high) == (0.0, 1.0)
+
+
+def test_samples_that_hardly_weigh_anything_hardly_count_in_the_held_out_kl(tmp_path):
+    """A mean of log Z over the prompts had half of the -100 nats of the second one."""
+    trainer, passing = trainer_of(tmp_path, prompts=["a", "b"]), [*llama_world().gold(DOUBLED)][:10]
+    values = []
+    for weight in (0.0, -100.0):
+        buffer = Buffer(2, log_laws=[[]], drawn=[[10, 10]])
+        for prompt, log in ((0, 0.0), (1, weight)):
+            samples = [Sample(prompt, ids, len(ids)) for ids in passing]
+            buffer.extend(samples, 0, [log - 3.0] * 10, [[-3.0] * 10])
+        trainer.state.buffer = buffer
+        values.append(trainer._held_out_kl(buffer.shares(held_out=True)))
+    assert abs(values[1] - values[0]) < 1
+
+
+def test_held_out_prompts_without_a_text_do_not_stop_learning():
+    """A part of the others' samples is held out instead; before, a round ended at its first look."""
+    buffer = Buffer(2, [False, True], log_laws=[[]], drawn=[[20, 20]])
+    buffer.extend([Sample(0, (number,), 1) for number in range(20)], 0, [0.0] * 20, [[0.0] * 20])
+    assert [(buffer.shares(held_out=side) > 0).sum() for side in (False, True)] == [16, 4]
+    buffer.extend([Sample(1, (1,), 1)], 0, [0.0], [[0.0]])
+    assert [(buffer.shares(held_out=side) > 0).sum() for side in (False, True)] == [20, 1]
 
 
 def test_each_curve_of_kl_is_of_one_side(tmp_path):

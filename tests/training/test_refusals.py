@@ -6,8 +6,9 @@ import pytest
 from peft import LoraConfig
 from pydantic import ValidationError
 
-from guardwrap import GuardedGenerator, Length, Prompt
+from guardwrap import GuardedGenerator, Length, Prompt, Regex, constraint
 from guardwrap.adapters import attach
+from guardwrap.constraints import Share
 from guardwrap.errors import GuardwrapError, ModelError, UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import train
@@ -38,6 +39,15 @@ def test_settings_under_which_nothing_can_be_weighed(tmp_path, small, generation
         trainer_of(tmp_path, small, generation={"max_new_tokens": 4, **generation})
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_rules_that_training_would_leave_out(tmp_path, small):
+    share = Share(Regex("^a"), 0.5)
+    with pytest.raises(UsageError, match="leave shares out"):
+        trainer_of(tmp_path, small, constraint=[Regex("aa|bb"), share])
+    unfollowed = constraint(lambda text: "aa" in text)
+    with pytest.raises(UsageError, match=r"no automaton follows .*; give masked instead of twisted"):
+        trainer_of(tmp_path, small, constraint=unfollowed, hints=["twisted"], warm_samples=100)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_all_samples_are_drawn_and_none_more(told):
 @given(settings(), st.integers(0, 12), st.integers(1, 8000))
 def test_another_number_of_samples_keeps_what_has_begun(told, begun, samples):
     kept = rounds(told)[:begun]
-    planned = continued(kept, told.model_copy(update={"samples": samples}))
+    planned = continued(kept, told.model_copy(update={"samples": samples}), total(kept) * len(told.prompts))
     assert planned[: len(kept)] == kept
     prompts = len(told.prompts)
     assert total(planned) * prompts <= max(samples, total(kept) * prompts)
@@ -77,8 +77,9 @@ def test_the_model_itself_has_its_share_of_few_attempts_too(attempts, several):
         drawn, of_model = drawn + size, of_model + base
         assert drawn <= 14 * of_model  # of 14 attempts a tenth is rounded to 1
         assert base == round(0.1 * size) or size <= 5
-    halved = continued(rounds(settings)[:1], settings.model_copy(update={"samples": 40}))
-    assert total(halved) == 20 or total(halved) == total(rounds(settings)[:1]) > 20
+    first = rounds(settings)[:1]
+    halved = continued(first, settings.model_copy(update={"samples": 40}), 2 * total(first))
+    assert total(halved) == 20 or total(halved) == total(first) > 20
 
 
 WEAK, STRICT = Regex("aa"), Regex("aaa")

@@ -88,6 +88,15 @@ def test_a_budget_ends_it_and_what_is_trained_is_saved(tmp_path, small, monkeypa
     assert usable(small, tmp_path)
 
 
+def test_a_budget_that_ends_before_the_model_s_own_attempts(tmp_path, small, monkeypatch):
+    """There is nothing to branch at then; it was a division by zero."""
+    monkeypatch.setattr(rounds, "CHUNK", 20)
+    hints = {"hints": ["b{prompt}"], "warm_samples": 200, "tokens": 150}
+    trained = train(guarded_of(small), settings_of(small, **hints), tmp_path)
+    assert trained.samples < 100
+    assert usable(small, tmp_path)
+
+
 def test_seconds_end_learning_too(tmp_path, small, monkeypatch):
     trainer = trainer_of(tmp_path, small, seconds=1000.0)
     looks = iter([False] * 3 + [True] * 100)  # the time limit is reached during learning

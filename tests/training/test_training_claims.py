@@ -1,6 +1,7 @@
 """Conclusions of a training: verdicts that depend on intervals and on the draws they were measured on."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,6 @@ def test_trainings_for_other_rules_of_a_family_have_separate_pages():
 
     assert len(pages_of([of("tea", "milk"), of("tea", "milk")])) == 1
     assert len(pages_of([of("tea", "milk"), of("milk", "tea")])) == 2
+    changed = of("tea", "milk")
+    changed = replace(changed, result=replace(changed.result, constraint_digest="a"))
+    assert len(pages_of([of("tea", "milk"), changed])) == 2, "the file of the rule was changed in between"

@@ -88,6 +88,12 @@ class ConstraintTemplate(Constraint):
             return "tool_calls"
         return next((text for key, text in texts if key in ("on", "message") and text in MESSAGE), None)
 
+    @cached_property
+    def title(self) -> str:
+        """What the file says, with its placeholders, cut to 200 characters."""
+        text = json.dumps(self.data, ensure_ascii=False)
+        return text if len(text) <= 200 else text[:197] + "..."
+
     def spec(self) -> dict[str, Any]:
         return {"kind": "template", "fields": list(self.names), "constraint": self.data}
 
