@@ -1,8 +1,8 @@
 """An adapter on prompts that it was not trained on, beside the model itself, a hint, a mask, and both.
 
     python benchmarks/unseen.py --adapter catalogue:json-object --prompts examples/training/json-unseen.txt
-    python benchmarks/unseen.py --adapter results/adapter --constraint examples/training/both-words.yaml \\
-        --prompts examples/training/words-unseen.jsonl --hint "{prompt} Use both words in the first sentence."
+    python benchmarks/unseen.py --adapter results/adapter --constraint examples/training/words/rule.yaml \\
+        --prompts examples/training/words/unseen.jsonl --hint "{prompt} Use both words in the first sentence."
 
 draws as many attempts for each prompt in each way, in turn. It prints the acceptance rate with its interval over
 prompts like these, how many prompts had no text, CPU seconds per text, and for ways that are weighed the
@@ -66,18 +66,17 @@ def distances(task: Task, model: Any, adapter: str, hints: list[str], drawn: Any
     again = np.random.default_rng(seed).integers(prompts, size=(4000, prompts))
 
     def shown(figure: Any) -> str:
-        low, high = np.quantile([figure(rows) for rows in again], [0.025, 0.975])
+        low, high = np.quantile([figure(rows) for rows in again if counts[rows].any()], [0.025, 0.975])
         return f"{figure(np.arange(prompts)):.2f} [{low:.2f}, {high:.2f}]"
 
     def kl(name: str, rows: Any) -> float:
         return float(sums[name][rows].sum() / counts[rows].sum() - np.log(counts[rows].sum() / attempts / prompts))
 
     for name in logs:
-        more = shown(lambda rows, name=name: kl(name, rows) - kl("adapter", rows))
         value = shown(lambda rows, name=name: kl(name, rows))
-        print(
-            f"KL(g‖a') of {name}, on {len(samples)} texts: {value} nats, more than the adapter's by {more}", flush=True
-        )
+        more = shown(lambda rows, name=name: kl(name, rows) - kl("adapter", rows))
+        more = "" if name == "adapter" else f", {more} more than the adapter's"
+        print(f"KL(g‖a') of {name}, on {len(samples)} texts: {value} nats{more}", flush=True)
 
 
 def main() -> None:
