@@ -65,8 +65,8 @@ class TrainingSettings(TaskSettings):
         constraint, whose texts satisfy this constraint more often than the model's.
     samples, tokens, seconds
         The budget: attempts over all prompts (with those from hints), their tokens, wall-clock seconds. Training ends
-        at the first limit, and the result is saved. It resumes if limits are raised; additional samples are divided
-        into ``rounds`` more rounds.
+        at the first limit, and the result is saved. It resumes if limits are raised; additional samples, and those of
+        a round that a limit cut off, are divided into ``rounds`` more rounds.
     base_share
         Share of the warm start of ``replay`` drawn from the model itself; without hints it is 1. If a single word
         decides the constraint, these attempts branch at it (see ``branches``).

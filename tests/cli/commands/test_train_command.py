@@ -137,7 +137,9 @@ def test_the_command_again_changes_nothing_and_a_raised_budget_goes_on(config, t
     assert weights.read_bytes() == before
     more = run("train.yaml", "-o", "out")
     assert more.exit_code == 0
-    assert [line[:8] for line in more.stderr.splitlines()] == ["round 2:"]
+    # What the second of three rounds could not draw and the third would have drawn, in as many rounds as planned.
+    assert [line[:8] for line in more.stderr.splitlines()] == ["round 2:", "round 3:"]
+    assert " 400 samples" in more.stderr.splitlines()[-1]
     assert weights.read_bytes() != before
 
 
