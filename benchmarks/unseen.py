@@ -16,7 +16,6 @@ come from drawing the prompts anew.
 import argparse
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import torch
 from guardwrap import GuardedGenerator, Masked, Prompt
 from guardwrap.metrics import effective_sample_size
 from guardwrap.metrics.intervals import rate_over
+from guardwrap.training import TrainingSettings
 from guardwrap.training.policy import Policy, read_start
 from guardwrap.training.task import Task
 
@@ -37,15 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def read(path: Path) -> tuple[list[Any], list[dict[str, Any]] | None]:
-    """Return the chats of a file, and the values of the rule's fields for each."""
-    lines = path.read_text().splitlines()
-    rows = [json.loads(line) if path.suffix == ".jsonl" else {"prompt": line} for line in lines]
-    chats = [[{"role": "user", "content": row.pop("prompt")}] for row in rows]
-    return chats, rows if any(rows) else None
-
-
-def distances(task: Task, model: Any, adapter: str, hints: list[str], drawn: Any, seed: int) -> None:
+def distances(task: Task, adapter: str, hints: list[str], drawn: Any, seed: int) -> None:
     """Print KL(g‖a') of each way on the model's own texts, with the difference to the adapter's."""
     samples = [
         task.sample(prompt, each.draw.token_ids)
@@ -53,16 +45,14 @@ def distances(task: Task, model: Any, adapter: str, hints: list[str], drawn: Any
         for each in tries
         if each.satisfied
     ]
-    log_base = np.array(task.log_probabilities(model, samples))
-    adapted = Policy(model, 1, 0, read_start(model, adapter)).model
+    log_base = np.array(task.log_probabilities(task.model, samples))
+    adapted = Policy(task.model, 1, 0, read_start(task.model, adapter)).model
     logs = {"adapter": task.log_probabilities(adapted, samples)}
-    logs |= {f"hint {hint!r}": task.log_probabilities(model, samples, task.hinted(hint)) for hint in hints}
+    logs |= {f"hint {hint!r}": task.log_probabilities(task.model, samples, task.hinted(hint)) for hint in hints}
     prompts, attempts = len(drawn), len(drawn[0])
-    counts = np.bincount([sample.prompt for sample in samples], minlength=prompts)
-    sums = {
-        name: np.bincount([sample.prompt for sample in samples], log_base - np.array(log), prompts)
-        for name, log in logs.items()
-    }
+    which = [sample.prompt for sample in samples]
+    counts = np.bincount(which, minlength=prompts)
+    sums = {name: np.bincount(which, log_base - np.array(log), prompts) for name, log in logs.items()}
     again = np.random.default_rng(seed).integers(prompts, size=(4000, prompts))
 
     def shown(figure: Any) -> str:
@@ -83,9 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapter", default="catalogue:json-object")
     parser.add_argument("--constraint", default="catalogue:json-object")
-    parser.add_argument(
-        "--prompts", type=Path, required=True, help="one per line, or JSON Lines with the rule's fields"
-    )
+    parser.add_argument("--prompts", required=True, help="one per line, or JSON Lines with the rule's fields")
     parser.add_argument("--hint", nargs="*", default=[], help="templates with {prompt}, each another way")
     parser.add_argument("--attempts", type=int, default=10, help="of each prompt in each way")
     parser.add_argument("--tokens", type=int, default=64, help="max_new_tokens")
@@ -96,11 +84,12 @@ def main() -> None:
     torch.set_num_threads(1)
     law = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": options.tokens}
     guarded = GuardedGenerator("local", options.constraint, adapter=options.adapter, batch_size=64)
-    chats, fields = read(options.prompts)
-    more: Mapping[str, Any] = law if fields is None else {**law, "fields": fields}
+    asked = TrainingSettings(constraint=options.constraint, prompts=options.prompts, chat=True)
+    chats = asked.given_prompts
+    more: dict[str, Any] = law if asked.fields is None else {**law, "fields": asked.fields}
     hints = {f"hint {hint!r}": {"adapter": False, "proposal": Prompt(hint)} for hint in options.hint}
     counts: dict[str, list[int]] = {}
-    own = None
+    gold = None
     for name, way in {**{name: WAYS[name] for name in options.ways}, **hints}.items():
         weighed, began = "proposal" in way, time.process_time()
         drawn = guarded.attempts(chats, options.attempts, weigh=weighed, seed=options.seed, **more, **way)
@@ -118,11 +107,12 @@ def main() -> None:
             f"text, {seconds / max(texts, 1):.2f} CPU s per text{worth}",
             flush=True,
         )
-        own = drawn if name == "the model" else own
-    if own is not None and any(counts["the model"]):
-        plain = GuardedGenerator("local", options.constraint, batch_size=64)
-        task = Task(plain, chats, law, fields)
-        distances(task, plain.model, options.adapter, options.hint, own, options.seed)
+        if name == "the model" and texts:
+            gold = drawn
+    if gold is not None:
+        plain = GuardedGenerator(guarded.model, options.constraint, tokenizer=guarded.tokenizer, batch_size=64)
+        task = Task(plain, chats, law, asked.fields)
+        distances(task, options.adapter, options.hint, gold, options.seed)
     if options.out is not None:
         options.out.write_text(json.dumps({"attempts": options.attempts, "accepted": counts}))
 

@@ -149,8 +149,7 @@ def _law_of(training: Training) -> str:
     settings = training.result.settings
     names = ("dtype", "constraint", "prompts", "fields", "chat", "generation")
     law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
-    law["digest"] = training.result.constraint_digest
-    return json.dumps(law, sort_keys=True)
+    return json.dumps({**law, "digest": training.result.constraint_digest}, sort_keys=True)
 
 
 def _page(group: Sequence[Training]) -> Page:
