@@ -1,12 +1,15 @@
 """The documentation: its code runs as written, its pictures show what is so, and it builds without a warning."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -95,6 +98,10 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             Path("dragon.yaml").write_text(yaml.safe_dump({**trained, **TRAINING, "model": "model"}))
         python = [block for block in blocks(page, "python") if "def " in block]
         Path("rules.py").write_text("from guardwrap import Verdict, constraint\n" + "\n".join(python[2:3]))
+        shutil.copytree(ROOT / "examples/training/words", "examples/training/words", dirs_exist_ok=True)
+        pairs = combinations(("tea", "dragon", "castle"), 2)  # words that the tiny model says
+        members = [{"prompt": f"Words: {a}, {b}.", "words": [a, b]} for a, b in pairs]
+        Path("examples/training/words/prompts.jsonl").write_text("\n".join(map(json.dumps, members)))
         for example in (ROOT / "examples").glob("*/*.yaml"):
             small = TRAINING if example.parent.name == "training" else EVALUATION
             path = example.relative_to(ROOT)
