@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -16,6 +17,11 @@ from guardwrap.errors import PromptError, UsageError
 from guardwrap.support.files import PREFIX
 from guardwrap.support.validation import Invalid, document_of, validated
 from guardwrap.support.yaml_nodes import reading
+
+logger = logging.getLogger("guardwrap")
+
+# What a constraint file may say of requests besides its constraint.
+_OF_REQUESTS = ("sampler", "budget", "proposal", "adapter", "repair", "fallback")
 
 
 def _prompts_of(given: Any, info: ValidationInfo) -> Any:
@@ -94,7 +100,10 @@ def read_task_settings(
     if constraint is None:
         name = str(settings.constraint)
         location = name if name.startswith(PREFIX) or "constraint" in changes else beside(path, name)
-        constraint = as_constraint_file(location, allow_code=allow_code).constraint
+        file = as_constraint_file(location, allow_code=allow_code)
+        constraint = file.constraint
+        if unused := [name for name in _OF_REQUESTS if getattr(file, name) is not None]:
+            logger.warning("%s: no effect here: %s; only its constraint is used", location, ", ".join(unused))
     return settings.model_copy(update=located), constraint
 
 

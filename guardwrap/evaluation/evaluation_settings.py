@@ -12,8 +12,10 @@ from pydantic import Field, TypeAdapter, field_validator
 from guardwrap.calls.task_settings import TaskSettings, beside, read_task_settings
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.file_fields import NAMED, AProposal
+from guardwrap.constraints.files.template import names_of_fields
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Regex
+from guardwrap.errors import UsageError
 from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.support.validation import Invalid, validated
 
@@ -135,8 +137,12 @@ def shaped_proposal(given: str | Mapping[str, Any]) -> Prompt | Masked | Twisted
 def read_evaluation_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[EvaluationSettings, Constraint]:
-    """Read an evaluation's file."""
-    return read_task_settings(path, EvaluationSettings, changes=changes, allow_code=allow_code)
+    """Read an evaluation's file; UsageError if its constraint has fields."""
+    settings, constraint = read_task_settings(path, EvaluationSettings, changes=changes, allow_code=allow_code)
+    if names := names_of_fields(constraint):
+        listed = ", ".join(map(repr, names))
+        raise UsageError(f"{path}: the constraint requires the fields {listed}; write their values in a copy of it")
+    return settings, constraint
 
 
 def position_to_compare(settings: EvaluationSettings, constraint: Constraint) -> Keyword | Regex | None:

@@ -235,3 +235,32 @@ def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
     path.write_text("\n".join(shown).replace("prompts", "prompt"))
     with pytest.raises(SpecError, match="did you mean 'prompts'"):
         read_evaluation_settings(path)
+
+
+RULE = "guardwrap: 1\nconstraint: {kind: regex, pattern: aaa}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "unused"),
+    [("", ""), ("proposal: masked\n", "proposal"), ("budget: {max_attempts: 9}\nfallback: aaa\n", "budget, fallback")],
+)
+def test_what_a_constraint_file_says_of_requests_is_not_ignored_silently(tmp_path, caplog, more, unused):
+    (tmp_path / "rule.yaml").write_text(RULE + more)
+    tasks = {"evaluation.yaml": read_evaluation_settings, "training.yaml": read_training}
+    for name, read in tasks.items():
+        proposals = 'proposals: {hint: "b {prompt}"}\n' if name == "evaluation.yaml" else ""
+        (tmp_path / name).write_text(f"constraint: rule.yaml\nprompts: [a]\n{proposals}")
+        caplog.clear()
+        read(tmp_path / name)
+        said = f"{tmp_path / 'rule.yaml'}: no effect here: {unused}; only its constraint is used"
+        assert [record.getMessage() for record in caplog.records] == ([said] if unused else [])
+
+
+def test_a_family_of_rules_is_refused_before_a_model_is_loaded(tmp_path):
+    (tmp_path / "rule.yaml").write_text(
+        'guardwrap: 1\nfields: [words]\nconstraint: {kind: keyword, words: "{words}"}\n'
+        "examples: {fields: {words: [tea]}, accepts: [tea]}\n"
+    )
+    (tmp_path / "c.yaml").write_text('constraint: rule.yaml\nprompts: [a]\nproposals: {hint: "b {prompt}"}\n')
+    with pytest.raises(UsageError, match=r"c.yaml: the constraint requires the fields 'words'; write their values"):
+        read_evaluation_settings(tmp_path / "c.yaml")
