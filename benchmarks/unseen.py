@@ -6,7 +6,8 @@
 
 draws as many attempts for each prompt in each way, in turn. It prints the acceptance rate with its interval over
 prompts like these, how many prompts had no text, CPU seconds per text, and for ways that are weighed the
-share of the attempts that their effective sample size is, as a mean over the prompts with a text.
+share of the attempts that their effective sample size is, as a mean over the prompts with a text, and KL(g‖g') of the
+texts as they are, as a mean over the prompts with eight texts or more (``--attempts 20 --weigh``).
 
 Then it prints KL(g‖a') of the adapter and of hints on the texts that the model itself gave, as KL of pairs of a prompt
 and a text: all prompts are drawn equally often, and g has each as often as the model satisfies its rule. Intervals
@@ -23,9 +24,10 @@ import numpy as np
 import torch
 
 from guardwrap import GuardedGenerator, Masked, Prompt
-from guardwrap.metrics import effective_sample_size
-from guardwrap.metrics.intervals import rate_over
+from guardwrap.metrics import effective_sample_size, kl_gold_guarded
+from guardwrap.metrics.intervals import mean_over_units, rate_over
 from guardwrap.training import TrainingSettings
+from guardwrap.training.learning_curve import LEAST_ACCEPTED
 from guardwrap.training.policy import Policy, read_start
 from guardwrap.training.task import Task
 
@@ -78,20 +80,21 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=10, help="of each prompt in each way")
     parser.add_argument("--tokens", type=int, default=64, help="max_new_tokens")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--weigh", action="store_true", help="also the attempts of the adapter by itself")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file for the accepted attempts of each prompt")
     options = parser.parse_args()
     torch.set_num_threads(1)
     law = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": options.tokens}
     guarded = GuardedGenerator("local", options.constraint, adapter=options.adapter, batch_size=64)
-    asked = TrainingSettings(constraint=options.constraint, prompts=options.prompts, chat=True)
+    asked = TrainingSettings(constraint=options.constraint, prompts=options.prompts, chat=True, held_out=0.0)
     chats = asked.given_prompts
     more: dict[str, Any] = law if asked.fields is None else {**law, "fields": asked.fields}
     hints = {f"hint {hint!r}": {"adapter": False, "proposal": Prompt(hint)} for hint in options.hint}
     counts: dict[str, list[int]] = {}
     gold = None
     for name, way in {**{name: WAYS[name] for name in options.ways}, **hints}.items():
-        weighed, began = "proposal" in way, time.process_time()
+        weighed, began = "proposal" in way or (options.weigh and name != "the model"), time.process_time()
         drawn = guarded.attempts(chats, options.attempts, weigh=weighed, seed=options.seed, **more, **way)
         seconds = time.process_time() - began
         counts[name] = [sum(attempt.satisfied for attempt in attempts) for attempts in drawn]
@@ -101,6 +104,9 @@ def main() -> None:
             weights = [[attempt.log_weight or 0.0 for attempt in attempts if attempt.satisfied] for attempts in drawn]
             shares = [effective_sample_size(of_prompt).value / options.attempts for of_prompt in weights if of_prompt]
             worth = f", worth {np.mean(shares):.2f} of the attempts"
+            if kls := {i: kl_gold_guarded(each).value for i, each in enumerate(weights) if len(each) >= LEAST_ACCEPTED}:
+                kl = mean_over_units([*kls.values()], [*kls])
+                worth += f", KL(g‖g') {kl.value:.2f} [{kl.low:.2f}, {kl.high:.2f}] nats over {len(kls)} prompts"
         texts = sum(counts[name])
         print(
             f"{name}: {rate}, {counts[name].count(0)} of {len(chats)} prompts without a "

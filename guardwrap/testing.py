@@ -261,6 +261,11 @@ def goodness_of_fit(draws: Iterable[Any], law: Mapping[Any, float], *, least: fl
     return float(chdtrc(max(len(large) - 1, 1), statistic))
 
 
+_CHARACTERS = "".join(map(chr, range(128))) + "é中🙂\ufffd"
+_SURROGATES = "".join(map(chr, range(0xD800, 0xE000)))
+_BEGUN = (b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x99")
+
+
 def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
     """Assert the properties that every constraint must have, on texts and all their prefixes.
 
@@ -306,6 +311,11 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
             assert (
                 all(map(reading.may_begin, begun)) or reading.read(text[end : end + 1]).verdict is Verdict.VIOLATED
             ), f"after {text[:end]!r} the monitor's may_begin() rejects bytes of a character that may come next"
+            if reading.delimiters is not None:
+                ends = f"{reading.delimiters.decode()}{_SURROGATES}"
+                free = "".join(char for char in f"{text}{_CHARACTERS}" if char not in ends)
+                fails = reading.read(free).verdict is Verdict.VIOLATED or not all(map(reading.may_begin, _BEGUN))
+                assert not fails, f"after {text[:end]!r} a text without the monitor's delimiters is VIOLATED"
             if reading.key is not None:
                 same = alike.setdefault(reading.key, reading)
                 assert same.verdicts(following) == reading.verdicts(following), (

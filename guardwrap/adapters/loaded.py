@@ -118,7 +118,8 @@ class Loaded:
         return self._attached[1]
 
     def _way_out(self) -> str:
-        return f"use the one that it is for, or pass Adapter({str(self._adapter.source)!r}, allow_mismatch=True)"
+        anyway = f"Adapter({str(self._adapter.source)!r}, allow_mismatch=True)"
+        return f"use the one that it is for, or {anyway}; in a constraint file, adapter: {{..., allow_mismatch: true}}"
 
 
 def _rounded(model: Any) -> tuple[str, ...]:

@@ -265,6 +265,11 @@ class Combined(Monitor):
         keys = tuple(part.key for part in self.parts)
         return None if None in keys else keys
 
+    @property
+    def delimiters(self) -> bytes | None:
+        each = [part.delimiters for part in self.parts]
+        return None if None in each else b"".join(filter(None, each))
+
     def may_begin(self, partial: bytes, /) -> bool:
         """Combine the parts' answers. For a conjunction this may be True though no one character suits all parts."""
         if self.verdict is not Verdict.UNDECIDED:

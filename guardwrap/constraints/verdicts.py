@@ -106,6 +106,14 @@ class Monitor(ABC):
         """
         return None
 
+    @property
+    def delimiters(self) -> bytes | None:
+        """ASCII characters without which no text that comes next is VIOLATED; None if that is not known.
+
+        A mask then has to look only at the tokens with one of them.
+        """
+        return None
+
     def may_begin(self, partial: bytes, /) -> bool:
         """Return whether a character whose UTF-8 begins with these bytes may come next; True if that is not known.
 
@@ -208,6 +216,10 @@ class Undecided(Monitor):
     @property
     def key(self) -> Hashable | None:
         return ()
+
+    @property
+    def delimiters(self) -> bytes | None:
+        return b""
 
     def may_begin(self, partial: bytes, /) -> bool:
         return True

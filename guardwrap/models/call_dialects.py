@@ -71,6 +71,10 @@ class Dialect:
             return char != "u" or _lives(arguments, _UNEXPECTED[1:])
         return char != "\\" or any(_lives(arguments, escape) for escape in _ESCAPES)
 
+    def string_delimiters(self, arguments: Monitor) -> bytes | None:
+        """Return the characters without which no text that comes next fails; None if that is not known."""
+        return None
+
     def may_wait(self, arguments: Monitor) -> bool:
         """Whether something can follow pending text, whichever of its meanings it turns out to have."""
         return not self.quoted or _lives(arguments, '"') or _lives(arguments, _escaped(self.pending))
@@ -124,6 +128,10 @@ class PlainJSON(Dialect):
 
     depth: int = 0  # the number of open brackets
     escaped: bool = False  # whether the next character of a string is escaped
+
+    def string_delimiters(self, arguments: Monitor) -> bytes | None:
+        """Those of the string that is open."""
+        return arguments.delimiters if self.quoted and not self.escaped else None
 
     def read(
         self, arguments: Monitor, text: str, *, haste: bool = False

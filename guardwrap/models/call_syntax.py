@@ -67,6 +67,15 @@ class CallSyntax:
         return self.any_closing is not None and "(?=" in self.any_closing.pattern
 
     @cached_property
+    def closing_begins(self) -> bytes | None:
+        """The ASCII characters that a closing marker may begin with; None if it may begin with others."""
+        if self.any_closing is None:
+            return b""
+        begins = [char for char in map(chr, range(128)) if _tail(self.any_closing, char) != ""]
+        others = f"{self.spelled_with}\xa0\xe9\u2028\u4e2d"
+        return None if any(_tail(self.any_closing, char) != "" for char in others) else "".join(begins).encode()
+
+    @cached_property
     def spelled_with(self) -> str:
         """The characters of all markers that are not ASCII."""
         markers = (self.opening, self.closing, self.thought_opening, self.thought_closing)
@@ -125,6 +134,17 @@ class CallWriting(Monitor):
         """The keys of all branches."""
         keys = tuple(branch.key for branch in self.branches)
         return None if None in keys else (self.haste, *keys)
+
+    @property
+    def delimiters(self) -> bytes | None:
+        """Those of one branch, which is enough."""
+        opens = self.syntax.closing_begins
+        for branch in self.branches:
+            if branch.dialect and branch.arguments and not branch.text and opens is not None and self.haste < 2:
+                within = branch.dialect.string_delimiters(branch.arguments)
+                if within is not None:
+                    return within + opens
+        return None
 
     def read(self, text: str, /) -> Monitor:
         """Return the monitor after more text."""

@@ -347,6 +347,10 @@ class Search:
         others = self._share.copy()
         others[ends] = 0.0
         self._ordered = others[trie.order]
+        if not (run or pending or self._full) and (delimiters := start.delimiters) is not None:
+            free = trie.without(delimiters)
+            self._resolve(float(self._ordered[free].sum()), out=False)
+            self._ordered[free] = 0.0
         key = start.key
         self._known = self._mask.judged(None if key is None else (key, pending, id(trie)))
         self._known[0] = None if start.verdict is Verdict.VIOLATED or not possible else (start, pending)

@@ -63,6 +63,8 @@ class Trie:
         order = sorted(tokens, key=pieces.__getitem__)
         texts = [pieces[token] for token in order]
         self.order: npt.NDArray[np.int64] = np.array(order, dtype=np.int64)  # the tokens, sorted by their bytes
+        self._texts = texts
+        self._without: dict[bytes, npt.NDArray[np.bool_]] = {}
         self.labels: list[bytes] = [b""]  # the bytes that each node adds to its parent
         empty = sum(not text for text in texts)
         first, own, last = [0], [empty], [len(order)]
@@ -94,6 +96,13 @@ class Trie:
         self.own: npt.NDArray[np.int64] = np.array(own, dtype=np.int64)
         self.last: npt.NDArray[np.int64] = np.array(last, dtype=np.int64)
         self.below: list[npt.NDArray[np.int64]] = [np.array(nodes, dtype=np.int64) for nodes in below]
+
+    def without(self, characters: bytes) -> npt.NDArray[np.bool_]:
+        """Return which tokens of the order have none of these bytes."""
+        if characters not in self._without:
+            lengths = [len(text.translate(None, characters)) for text in self._texts]
+            self._without[characters] = np.array(lengths) == np.array([*map(len, self._texts)])
+        return self._without[characters]
 
 
 class Vocabulary:

@@ -12,7 +12,7 @@ from packaging import version
 
 from guardwrap import Budget, GuardedGenerator, JSONSchema, Masked, Outcome, Regex, ToolCalls
 from guardwrap.constraints.json.json_monitor import JSONMonitor
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.models import call_syntax
 from guardwrap.models.call_syntax import CallWriting, hastened, with_json
 from guardwrap.models.parsed_message import message_parts
@@ -117,6 +117,18 @@ def alphabet_of(name: str) -> list[str]:
     return sorted({*marks, *map(chr, range(32, 127)), *"\n\t\x1f\u3000é"})
 
 
+def is_free(monitor: Monitor, text: str) -> bool:
+    """Whether a string is open whose delimiters are known; then a text without them is not VIOLATED."""
+    if monitor.delimiters is None:
+        return False
+    ends = monitor.delimiters.decode()
+    assert monitor.read("".join(char for char in text if char not in ends)).verdict is not Verdict.VIOLATED, (
+        text,
+        ends,
+    )
+    return True
+
+
 def written(
     start: CallWriting, alphabet: list[str], chance: random.Random, rule: ToolCalls, regions: MessageRegions
 ) -> str:
@@ -126,6 +138,7 @@ def written(
     while len(text) < 3 * MOST:
         monitor = hastened(monitor, len(text), MOST)
         letters = chance.sample(alphabet, len(alphabet))
+        is_free(monitor, f"{''.join(letters)}</tool_call")
         following = ((letter, monitor.read(letter)) for letter in letters)
         step = next(((letter, after) for letter, after in following if after.verdict is not Verdict.VIOLATED), None)
         if step is None:
@@ -249,7 +262,7 @@ def test_what_may_need_more_than_compact_json_stays_as_it_is(constraint: Any) ->
 
 
 def test_random_json_is_written_to_its_end() -> None:
-    chance, letters = random.Random(2), [*map(chr, range(32, 127)), *"\n\té"]
+    chance, letters, free = random.Random(2), [*map(chr, range(32, 127)), *"\n\té"], 0
     for _ in range(20):
         rule = JSONSchema(random_object(chance))
         (monitor,) = [with_json(rule).monitor_in(None)]  # type: ignore[arg-type]  # it does not look at the prompt
@@ -259,7 +272,26 @@ def test_random_json_is_written_to_its_end() -> None:
             monitor = hastened(monitor, len(text), MOST)
             some = chance.sample(letters, len(letters))
             letter = next(letter for letter in some if monitor.read(letter).verdict is not Verdict.VIOLATED)
+            free += is_free(monitor, f"{''.join(some)}.5e")
             text, monitor = text + letter, monitor.read(letter)
+    assert free > 100
+
+
+@pytest.mark.parametrize("name", ["Qwen or Hermes", "a list under other keys"])
+def test_free_strings_of_calls_have_delimiters(name: str) -> None:
+    """Also if a marker ends a call, whose first character is one; not within a marker that has begun."""
+    chance, city = random.Random(name), {"type": "object", "properties": {"city": {"type": "string"}}}
+    start, _ = begun(name, ToolCalls([{"name": "f", "parameters": city}], choice="required"))
+    begins = {
+        "Qwen or Hermes": '<tool_call>\n{"name": "f", "arguments": {"city": "Ber',
+        "a list under other keys": '<calls>[{"tool": "f", "input": {"city": "Ber',
+    }
+    monitor = start.read(begins[name])
+    assert monitor.verdict is Verdict.UNDECIDED
+    assert b"<" in (monitor.delimiters or b""), monitor.delimiters
+    assert is_free(monitor, "".join(chance.sample(alphabet_of(name), 60)))
+    assert monitor.read("l<").delimiters is None
+    assert hastened(monitor, MOST, MOST).delimiters is None
 
 
 @pytest.mark.parametrize("name", ["Gemma 4", "GLM", "Qwen (calls in XML)", "Qwen or Hermes"])

@@ -28,6 +28,7 @@ from guardwrap import (
     qrs,
 )
 from guardwrap.constraints.checking import Rereading, run_verdict
+from guardwrap.constraints.json.json_monitor import JSONMonitor
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.engine import token_sampling
 from guardwrap.engine.scheduling.backend import AttemptState, Launch
@@ -393,6 +394,71 @@ def test_the_whole_vocabulary_is_looked_at() -> None:
     assert sorted(np.flatnonzero(~gone)) == [size - 3, size - 2]
     assert mask.left_out((size - 2,), np.arange(size), shares).sum() == size - 1, "at the limit, only the text 'no'"
     assert mask.notes == []
+
+
+OPEN = {"type": "object", "properties": {"n": {"type": "string", "maxLength": 3}, "e": {"enum": ["ab", "cd"]}}}
+BEGINNINGS = [
+    "",
+    '{"',
+    '{"a": "b',
+    '{"a": "\\\\',
+    '{"a": ["\\u12',
+    '{"n": "b',
+    '{"n": 1, "e": "a',
+    '{"a": "b"',
+    '{"a": "\xc3',
+]
+WORDS = [f" {one}{other}" for one in "abcdefgh" for other in "abcdefghijklmnopqrstuvwxyz"]
+ENDS: list[str | bytes] = [
+    '"}',
+    'a"',
+    ' ab",',
+    ' ab\n"',
+    "\\n",
+    "\\x",
+    "u00",
+    '\\\\"',
+    '": 1}',
+    b"\xa9",
+    b'\xa9"',
+    b" \xe4\xb8",
+    b'"\xe4',
+]
+PIECES: list[str | bytes] = [*map(chr, range(0x20, 0x7F)), "\n", b"\xc3", *WORDS, *ENDS]
+
+
+def left_in_json(constraint: Constraint) -> tuple[list[list[str]], list[int]]:
+    """Return the tokens that a mask leaves after each beginning, and how many candidates it judges there."""
+    world = World(world_of().model, byte_tokenizer(PIECES), "a", max_new_tokens=40)
+    mask, size = mask_of(world, constraint), len(world.tokenizer)
+    left, judged = [], []
+    for begin in BEGINNINGS:
+        ids = [1 + PIECES.index(b"\xc3" if char == "\xc3" else char) for char in begin]
+        search, steps = masking.Search(mask, ids, np.arange(size), np.full(size, 1 / size)), 0
+        while search.goes_on():
+            search.step()
+            steps += 1
+        left.append([repr(PIECES[token - 1]) for token in np.flatnonzero(~search.gone) if token])
+        judged.append(steps)
+    return left, judged
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, OPEN, {**OPEN, "additionalProperties": False}], ids=str)
+@pytest.mark.parametrize("more", [None, ~Keyword("zz")])
+def test_words_in_free_strings_are_left_without_a_look_at_each(
+    schema: Any, more: Constraint | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = JSONSchema(schema) if more is None else JSONSchema(schema) & more
+    left, judged = left_in_json(rule)
+    with monkeypatch.context() as one_by_one:
+        one_by_one.setattr(JSONMonitor, "delimiters", None)
+        assert left_in_json(rule)[0] == left
+    if "additionalProperties" not in schema:
+        many = [count > len(PIECES) / 3 for count in judged]
+        assert many[2] == (more is not None), "in a string without rules"
+        assert many[5] == (more is not None or schema == OPEN), "in one with a maximum length"
+    monkeypatch.setattr(JSONMonitor, "delimiters", b"")
+    assert (left_in_json(rule)[0] == left) == (more is not None), "negative control"
 
 
 def test_what_was_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

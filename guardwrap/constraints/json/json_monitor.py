@@ -67,6 +67,7 @@ _KINDS: dict[str, Kind] = {'"': "string", "{": "object", "[": "array", "t": "tru
 _KINDS |= dict.fromkeys("-0123456789", "number")
 _SPACE = frozenset(" \t\n\r")
 _GAPS = frozenset(":,")
+_DELIMITERS = b'"\\' + bytes(range(0x20))
 
 
 class JSONMonitor(Monitor):
@@ -126,6 +127,14 @@ class JSONMonitor(Monitor):
             return outside
         length = self._length if self._plan.strings else 0
         return (*outside, self._plan, self._local, self._total, self._text, self._wants_text, self._rest, length)
+
+    @property
+    def delimiters(self) -> bytes | None:
+        """What ends or escapes in a string or key, or may not be in it, unless the schema has rules for it."""
+        is_key = self._want is _Want.NAME
+        if self._rest or not (is_key or self._want is _Want.STRING) or self._plan.strings:
+            return None
+        return None if is_key and self._frame is not None and self._frame.plan.closed else _DELIMITERS
 
     @property
     def violated_at(self) -> str | None:
