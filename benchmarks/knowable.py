@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     judge = replace(constraint, model=options.classifier or constraint.model, threshold=0.0)
     model, tokenizer = load(options.model, settings.dtype or "float32")
     guarded = GuardedGenerator(model, judge, tokenizer=tokenizer, batch_size=settings.draw_batch_size or 128)
-    drawn = guarded.attempts(settings.prompts, options.attempts, weigh=False, seed=settings.seed, **settings.generation)
+    prompts, law = settings.given_prompts, settings.generation
+    drawn = guarded.attempts(prompts, options.attempts, weigh=False, seed=settings.seed, **law)
     draws = [attempt.draw for attempts in drawn for attempt in attempts]
     views = [" ".join(view(draw, judge.on) or ()) for draw in draws]
     scores = np.array(judge.probabilities(views))
