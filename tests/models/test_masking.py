@@ -444,7 +444,7 @@ def left_in_json(constraint: Constraint) -> tuple[list[list[str]], list[int]]:
 
 
 @pytest.mark.parametrize("schema", [{"type": "object"}, OPEN, {**OPEN, "additionalProperties": False}], ids=str)
-@pytest.mark.parametrize("more", [None, ~Keyword("zz")])
+@pytest.mark.parametrize("more", [None, Keyword("zz"), ~Keyword("zz")], ids=["alone", "a word", "a banned word"])
 def test_words_in_free_strings_are_left_without_a_look_at_each(
     schema: Any, more: Constraint | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,12 +453,13 @@ def test_words_in_free_strings_are_left_without_a_look_at_each(
     with monkeypatch.context() as one_by_one:
         one_by_one.setattr(JSONMonitor, "delimiters", None)
         assert left_in_json(rule)[0] == left
+    bans = more == ~Keyword("zz")
     if "additionalProperties" not in schema:
         many = [count > len(PIECES) / 3 for count in judged]
-        assert many[2] == (more is not None), "in a string without rules"
-        assert many[5] == (more is not None or schema == OPEN), "in one with a maximum length"
+        assert many[2] == bans, "in a string without rules"
+        assert many[5] == (bans or schema == OPEN), "in one with a maximum length"
     monkeypatch.setattr(JSONMonitor, "delimiters", b"")
-    assert (left_in_json(rule)[0] == left) == (more is not None), "negative control"
+    assert (left_in_json(rule)[0] == left) == bans, "negative control"
 
 
 def test_what_was_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

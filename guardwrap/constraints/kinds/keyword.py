@@ -356,6 +356,11 @@ class KeywordMonitor(Monitor):
         """Whether a long word has not ended, which is folded again for each piece."""
         return len(self.rest) > READ_ALWAYS
 
+    @property
+    def delimiters(self) -> bytes | None:
+        """None are needed if words only have to occur."""
+        return b"" if self.constraint.match != "none" and self.constraint.max_count is None else None
+
     def read(self, text: str, /) -> KeywordMonitor:
         """Fold the new text, and search where an occurrence may have become certain."""
         constraint = self.constraint
