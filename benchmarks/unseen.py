@@ -25,9 +25,9 @@ import torch
 
 from guardwrap import GuardedGenerator, Masked, Prompt
 from guardwrap.metrics import effective_sample_size, kl_gold_guarded
-from guardwrap.metrics.intervals import mean_over_units, rate_over
+from guardwrap.metrics.intervals import rate_over
 from guardwrap.training import TrainingSettings
-from guardwrap.training.learning_curve import LEAST_ACCEPTED
+from guardwrap.training.learning_curve import enough, mean_over
 from guardwrap.training.policy import Policy, read_start
 from guardwrap.training.task import Task
 
@@ -101,12 +101,12 @@ def main() -> None:
         rate = rate_over(counts[name], options.attempts, range(len(counts[name])))
         worth = ""
         if weighed:
-            weights = [[attempt.log_weight or 0.0 for attempt in attempts if attempt.satisfied] for attempts in drawn]
-            shares = [effective_sample_size(of_prompt).value / options.attempts for of_prompt in weights if of_prompt]
+            weights = [np.array([each.log_weight or 0.0 for each in tries if each.satisfied]) for tries in drawn]
+            shares = [effective_sample_size(each).value / options.attempts for each in weights if len(each)]
             worth = f", worth {np.mean(shares):.2f} of the attempts"
-            if kls := {i: kl_gold_guarded(each).value for i, each in enumerate(weights) if len(each) >= LEAST_ACCEPTED}:
-                kl = mean_over_units([*kls.values()], [*kls])
-                worth += f", KL(g‖g') {kl.value:.2f} [{kl.low:.2f}, {kl.high:.2f}] nats over {len(kls)} prompts"
+            if known := enough(weights, asked.units):
+                kl = mean_over({i: kl_gold_guarded(weights[i]) for i in known}, asked.units)
+                worth += f", KL(g‖g') {kl.value:.2f} [{kl.low:.2f}, {kl.high:.2f}] nats over {len(known)} prompts"
         texts = sum(counts[name])
         print(
             f"{name}: {rate}, {counts[name].count(0)} of {len(chats)} prompts without a "

@@ -12,16 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from guardwrap.calls.prompts import OPTIONS, PromptSource
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_data import kinds, read_constraint
-from guardwrap.constraints.files.constraint_file import as_constraint_file
+from guardwrap.constraints.files.constraint_file import OF_REQUESTS, as_constraint_file
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.support.files import PREFIX
 from guardwrap.support.validation import Invalid, document_of, validated
 from guardwrap.support.yaml_nodes import reading
 
 logger = logging.getLogger("guardwrap")
-
-# What a constraint file may say of requests besides its constraint.
-_OF_REQUESTS = ("sampler", "budget", "proposal", "adapter", "repair", "fallback")
 
 
 def _prompts_of(given: Any, info: ValidationInfo) -> Any:
@@ -102,7 +99,7 @@ def read_task_settings(
         location = name if name.startswith(PREFIX) or "constraint" in changes else beside(path, name)
         file = as_constraint_file(location, allow_code=allow_code)
         constraint = file.constraint
-        if unused := [name for name in _OF_REQUESTS if getattr(file, name) is not None]:
+        if unused := [each for each in OF_REQUESTS if getattr(file, each) is not None]:
             logger.warning("%s: no effect here: %s; only its constraint is used", location, ", ".join(unused))
     return settings.model_copy(update=located), constraint
 

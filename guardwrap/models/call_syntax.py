@@ -71,9 +71,9 @@ class CallSyntax:
         """The ASCII characters that a closing marker may begin with; None if it may begin with others."""
         if self.any_closing is None:
             return b""
-        begins = [char for char in map(chr, range(128)) if _tail(self.any_closing, char) != ""]
-        others = f"{self.spelled_with}\xa0\xe9\u2028\u4e2d"
-        return None if any(_tail(self.any_closing, char) != "" for char in others) else "".join(begins).encode()
+        tried = (*map(chr, range(128)), *self.spelled_with, *"\xa0\xe9\u2028\u4e2d")
+        begins = "".join(char for char in tried if _tail(self.any_closing, char) != "")
+        return begins.encode() if begins.isascii() else None
 
     @cached_property
     def spelled_with(self) -> str:
@@ -115,6 +115,13 @@ class _Branch:
         inner = () if self.arguments is None else self.arguments.key
         return None if inner is None else (self.phase, self.text, self.calls, self.thought, self.dialect, inner)
 
+    @property
+    def delimiters(self) -> bytes | None:
+        """Those of a call's string that is open; None elsewhere, and where a marker may have begun."""
+        if self.dialect is None or self.arguments is None or self.text:
+            return None
+        return self.dialect.string_delimiters(self.arguments)
+
 
 @dataclass(frozen=True)
 class CallWriting(Monitor):
@@ -137,14 +144,12 @@ class CallWriting(Monitor):
 
     @property
     def delimiters(self) -> bytes | None:
-        """Those of one branch, which is enough."""
-        opens = self.syntax.closing_begins
-        for branch in self.branches:
-            if branch.dialect and branch.arguments and not branch.text and opens is not None and self.haste < 2:
-                within = branch.dialect.string_delimiters(branch.arguments)
-                if within is not None:
-                    return within + opens
-        return None
+        """Those of the first branch that has some, which is enough, and what a closing marker may begin with."""
+        closing = self.syntax.closing_begins
+        if closing is None or self.haste > 1:
+            return None
+        known = (branch.delimiters for branch in self.branches)
+        return next((each + closing for each in known if each is not None), None)
 
     def read(self, text: str, /) -> Monitor:
         """Return the monitor after more text."""

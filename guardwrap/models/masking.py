@@ -347,6 +347,7 @@ class Search:
         others = self._share.copy()
         others[ends] = 0.0
         self._ordered = others[trie.order]
+        # In prose about 900 tokens are likely, and what is known of them depends on the keys of an object so far.
         if not (run or pending or self._full) and (delimiters := start.delimiters) is not None:
             free = trie.without(delimiters)
             self._resolve(float(self._ordered[free].sum()), out=False)

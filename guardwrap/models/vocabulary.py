@@ -100,8 +100,7 @@ class Trie:
     def without(self, characters: bytes) -> npt.NDArray[np.bool_]:
         """Return which tokens of the order have none of these bytes."""
         if characters not in self._without:
-            lengths = [len(text.translate(None, characters)) for text in self._texts]
-            self._without[characters] = np.array(lengths) == np.array([*map(len, self._texts)])
+            self._without[characters] = np.array([text.translate(None, characters) == text for text in self._texts])
         return self._without[characters]
 
 

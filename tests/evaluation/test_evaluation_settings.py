@@ -252,8 +252,8 @@ def test_what_a_constraint_file_says_of_requests_is_not_ignored_silently(tmp_pat
         (tmp_path / name).write_text(f"constraint: rule.yaml\nprompts: [a]\n{proposals}")
         caplog.clear()
         read(tmp_path / name)
-        said = f"{tmp_path / 'rule.yaml'}: no effect here: {unused}; only its constraint is used"
-        assert [record.getMessage() for record in caplog.records] == ([said] if unused else [])
+        warning = f"{tmp_path / 'rule.yaml'}: no effect here: {unused}; only its constraint is used"
+        assert [record.getMessage() for record in caplog.records] == ([warning] if unused else [])
 
 
 def test_a_family_of_rules_is_refused_before_a_model_is_loaded(tmp_path):

@@ -121,11 +121,8 @@ def is_free(monitor: Monitor, text: str) -> bool:
     """Whether a string is open whose delimiters are known; then a text without them is not VIOLATED."""
     if monitor.delimiters is None:
         return False
-    ends = monitor.delimiters.decode()
-    assert monitor.read("".join(char for char in text if char not in ends)).verdict is not Verdict.VIOLATED, (
-        text,
-        ends,
-    )
+    free = "".join(char for char in text if char not in monitor.delimiters.decode())
+    assert monitor.read(free).verdict is not Verdict.VIOLATED, (free, monitor.delimiters)
     return True
 
 

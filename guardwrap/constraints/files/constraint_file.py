@@ -37,6 +37,9 @@ from guardwrap.support.limits import MAX_BYTES
 from guardwrap.support.validation import Document, Invalid
 from guardwrap.support.yaml_nodes import read_text, reading, to_yaml
 
+OF_REQUESTS = ("sampler", "budget", "proposal", "adapter", "repair", "fallback")
+"""The fields about requests, which the caller's own arguments replace."""
+
 
 @dataclass(frozen=True)
 class ConstraintFile:
@@ -178,7 +181,7 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     file = read_contents(source_with_values, allow_code=allow_code)
     if file.fallback is not None and template is None and (rule := fallback_fault(file.fallback, file.constraint)):
         raise source.error(("fallback",), rule)
-    same = ("name", "description", "sampler", "budget", "proposal", "adapter", "repair", "fallback")
+    same = ("name", "description", *OF_REQUESTS)
     return ConstraintFile(
         file.constraint if template is None else template,
         source=source,
@@ -340,10 +343,10 @@ def as_constraint_file(source: object, *, allow_code: bool = False) -> Constrain
         sampled = next((file for file in files if file.sampler is not None), files[0])
         first: dict[str, Any] = {
             name: next((getattr(file, name) for file in files if getattr(file, name) is not None), None)
-            for name in ("budget", "proposal", "adapter", "repair", "fallback")
+            for name in OF_REQUESTS
         }
         require_one(first["proposal"], first["adapter"])
         every = All([file.constraint for file in files])
-        return ConstraintFile(every, sampler=sampled.sampler, source=sampled.source, **first)
+        return ConstraintFile(every, source=sampled.source, **first)
     hint = instead(source) or "; pass a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
     raise ConstraintError(f"{shown(source)} is not a constraint{hint}")
